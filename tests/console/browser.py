@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Chromium (Debian's), and what tests of pages want of it: a page that fails the test when
-its scripts fail, and the judgement of axe-core."""
+"""A real Chromium (Debian's): a page that fails the test on script errors, and axe-core checks."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from playwright.sync_api import Browser, Page, Playwright, expect
 from tests.processes import PATIENCE_S
 from tests.servers.base import Missing
 
-#: Without them it would look for its makers' servers, and needs a sandbox that root has not.
+#: Chromium as root has no sandbox, and must not call servers of its vendor.
 OPTIONS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -26,16 +25,16 @@ OPTIONS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-#: Whatever a page is waited for: beside a busy machine.
+#: The timeout of every wait, for a busy machine.
 PATIENCE_MS = 1000 * PATIENCE_S
-#: Colours go by the theme and places by the width: two screens show all of both.
+#: Two screens cover both themes and both layouts.
 SCREENS = [("light", 1280), ("dark", 375)]
-#: Where screenshots of a run are kept.
+#: The folder of screenshots.
 PICTURES = Path(__file__).parents[2] / ".pytest_cache" / "pictures"
 
 
 def launch(playwright: Playwright) -> Browser:
-    """Missing where it is not installed."""
+    """Start Chromium; raises Missing if Chromium is not installed."""
     found = shutil.which("chromium")
     if found is None:
         raise Missing("chromium", "chromium")
@@ -44,7 +43,7 @@ def launch(playwright: Playwright) -> Browser:
 
 @contextmanager
 def opened(browser: Browser, base_url: str, **how: Any) -> Iterator[Page]:
-    """A page in a window of its own, without cookies; what its scripts complain of is an error."""
+    """Open a page in a new context without cookies; a script error fails the test."""
     how.setdefault("viewport", {"width": 1280, "height": 800})
     context = browser.new_context(base_url=base_url, **how)
     context.set_default_timeout(PATIENCE_MS)
@@ -52,7 +51,9 @@ def opened(browser: Browser, base_url: str, **how: Any) -> Iterator[Page]:
     page = context.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda said: complaints.append(said.text) if _is_bad(said) else None)
+    page.on(
+        "console", lambda message: complaints.append(message.text) if _is_bad(message) else None
+    )
     try:
         yield page
         assert not complaints, complaints
@@ -60,13 +61,13 @@ def opened(browser: Browser, base_url: str, **how: Any) -> Iterator[Page]:
         context.close()
 
 
-def _is_bad(said: Any) -> bool:
-    """A policy that was broken, a script that failed; not the answer 4xx that a test provokes."""
-    return said.type == "error" and "Failed to load resource" not in said.text
+def _is_bad(message: Any) -> bool:
+    """Return whether a console message is an error, other than an expected 4xx answer."""
+    return message.type == "error" and "Failed to load resource" not in message.text
 
 
 def picture(page: Page, name: str) -> Path:
-    """A screenshot, kept."""
+    """Save a screenshot."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     path = PICTURES / f"{name}.png"
     page.screenshot(path=str(path))
@@ -74,8 +75,8 @@ def picture(page: Page, name: str) -> Path:
 
 
 def check_for_everybody(page: Page) -> None:
-    """axe-core finds nothing serious."""
-    found = Axe().run(page).response["violations"]
-    serious = [one for one in found if one["impact"] in ("serious", "critical")]
-    said = [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in serious]
-    assert not said, said
+    """Check the page with axe-core: no serious violation."""
+    violations = Axe().run(page).response["violations"]
+    serious = [v for v in violations if v["impact"] in ("serious", "critical")]
+    report = [(v["id"], [node["html"] for node in v["nodes"]][:3]) for v in serious]
+    assert not report, report

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Houses with a door for browsers: the whole of Holdfast in this process behind a real HTTP
-server, and one Chromium for all tests of a process."""
+"""Fixtures: Holdfast in this process behind a real HTTP server, and a Chromium per test process."""
 
 from __future__ import annotations
 
@@ -44,14 +43,14 @@ def browser(pytestconfig: pytest.Config) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def site(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """For a file of tests; noauth."""
+    """A site shared by the tests of a file, with noauth."""
     with Site(copy(furnished, tmp_path_factory.mktemp("site") / "state")) as made:
         yield made
 
 
 @pytest.fixture
 def build(furnished: Path, tmp_path: Path) -> Iterator[Callable[..., Site]]:
-    """Sites of one's own: `build(config)`."""
+    """Return a function that builds a site for a single test: `build(config)`."""
     numbers = count(1)
     with ExitStack() as stack:
 
@@ -64,7 +63,7 @@ def build(furnished: Path, tmp_path: Path) -> Iterator[Callable[..., Site]]:
 
 @pytest.fixture
 def page(browser: Browser, site: Site) -> Iterator[Page]:
-    """A window on the site of the file, which is told what changes there."""
+    """A browser page on the shared site, with live updates."""
     site.has_room()
     with opened(browser, site.url) as made:
         yield made

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hours of hosts, as agents send them."""
+"""Hours of host metrics, as agents send them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUIET = "9d1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
 
 
 def flat(value: float, **at: float) -> array[float]:
-    """The same all the time, but for some minutes: flat(0.2, m30=0.99)."""
+    """Return a constant series with other values in some minutes: flat(0.2, m30=0.99)."""
     made = array("f", [value]) * POINTS
     for minute, other in at.items():
         begin = int(minute[1:]) * 6
@@ -33,7 +33,7 @@ def line(kind: str, id: str, name: str, values: Mapping[str, array[float]], **mo
 
 
 def guest(id: str, name: str, util: array[float], project: str = "blue") -> Sequence[Line]:
-    """With a disk and an interface."""
+    """Return the lines of a guest with a disk and an interface."""
     return (
         line("guest", id, name, {"util_ratio": util}, project=project, flavor="m1.small"),
         line("disk", f"{id}/vda", f"{name}/vda", {}, project=project, guest=id),
@@ -54,19 +54,18 @@ def hour(*guests: Sequence[Line], host: str = "cmp-1", simulated: bool = False) 
 
 
 def put(site: Site, made: Hour, host: str = "cmp-1") -> None:
-    """As if somebody had looked and the agent had answered."""
+    """Store metrics as if a page had requested them and the agent had answered."""
     site.core.store.samples.want(host)
     assert site.core.store.samples.put(host, made)
 
 
 def busy() -> Hour:
-    """A guest that is busy from minute 30 to 40, and a quiet one with evil names."""
+    """Return an hour with a guest busy from minute 30 to 40 and an idle, hostile guest."""
     evil = guest(QUIET, EVIL, flat(0.1), WORSE)
     return hour(guest(GUEST, "web-1", flat(0.2, m30=0.99)), evil)
 
 
 def kept(site: Site) -> list[str]:
-    """All that pages of numbers, alarms and rules could change; who is told of alarms, and when, is
-    not in it."""
+    """Dump what the pages of metrics, alarms and rules can change, without notifications."""
     tables = [f'INTO "{name}"' for name in ("samples", "alarms", "alarm_rules", "agents", "audit")]
     return [row for row in site.dump() if any(one in row for one in tables)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""People with a browser but no windows: what a form sends and what comes back, by plain HTTP."""
+"""Users by plain HTTP: cookies, forms and their answers, without a browser."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.processes import PATIENCE_S
 
 
 class Person:
-    """Keeps cookies like a browser, follows nothing by itself."""
+    """An HTTP session with cookies; does not follow redirects."""
 
     def __init__(self, site: Site, user: str = "", password: str = "") -> None:
         self.site = site
@@ -26,16 +26,16 @@ class Person:
         return self.http.get(self.site.url + path, allow_redirects=False, timeout=PATIENCE_S, **how)  # type: ignore[arg-type]
 
     def word(self, path: str = "/console/login") -> str:
-        """Of a page's forms."""
-        found = re.search('name="form-token" content="([0-9a-f]+)"', self.get(path).text)
-        assert found, path
-        return found[1]
+        """Return the form token of a page."""
+        match = re.search('name="form-token" content="([0-9a-f]+)"', self.get(path).text)
+        assert match, path
+        return match[1]
 
     def post(self, path: str, fields: dict[str, str], word: str | None = None) -> requests.Response:
-        """As a form of one of our pages sends it."""
-        said = {FIELD: self.word() if word is None else word, **fields}
+        """Post a form with its token."""
+        form = {FIELD: self.word() if word is None else word, **fields}
         return self.http.post(
-            self.site.url + path, data=said, allow_redirects=False, timeout=PATIENCE_S
+            self.site.url + path, data=form, allow_redirects=False, timeout=PATIENCE_S
         )
 
     def enter(self, user: str, password: str) -> requests.Response:

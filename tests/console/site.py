@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A house (tests/api/house) that a browser can visit."""
+"""The whole service (tests/api/house) behind a real HTTP server."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from holdfast.app import service
-from holdfast.console.live import most_own
+from holdfast.console.live import most_per_user
 from holdfast.db.tables import operations
 from tests.api.house import CHORES, House
 from tests.processes import eventually, free_port
 
 
 class Site(House):
-    """`url` is where its pages are."""
+    """A running service; `url` is the address of its pages."""
 
     def __init__(self, state: Path, config: str = "", **changes: Any) -> None:
         super().__init__(state, config, **changes)
@@ -28,7 +28,7 @@ class Site(House):
         self._server.start()
 
     def settled(self) -> list[str]:
-        """Everything in the database, once nothing happens there by itself any more."""
+        """Return a dump of the database after all due jobs have run."""
 
         def still() -> list[str]:
             if self._has_work():
@@ -40,7 +40,7 @@ class Site(House):
         return eventually(still)
 
     def _has_work(self) -> bool:
-        """Something is due, or under way: on a busy machine that alone changes nothing for long."""
+        """Return whether a job is due or runs."""
         o, database = operations.c, self.core.store.database
         due = sa.select(o.id).where(
             o.is_open.is_(True), o.next_try_at <= database.now(), o.kind.not_in(CHORES)
@@ -49,13 +49,13 @@ class Site(House):
             return conn.execute(due).first() is not None
 
     def alone(self) -> None:
-        """Wait until nobody listens: a stream whose page was closed is given back seconds later."""
-        eventually(lambda: not self.services.feed._places)
+        """Wait until no stream is open: the stream of a closed page ends seconds later."""
+        eventually(lambda: not self.services.feed._slots)
 
     def has_room(self) -> None:
-        """Wait until a stream is free: a page that finds all of them taken is not told but asks."""
-        most = most_own(self.conf.console.streams)
-        eventually(lambda: len(self.services.feed._places) < most)
+        """Wait until a stream is free: otherwise the next page polls."""
+        most = most_per_user(self.conf.console.streams)
+        eventually(lambda: len(self.services.feed._slots) < most)
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every decision as a sentence: found, pointed at, taken along; and nobody else's."""
+"""The audit log: filters, permalinks, export, and the lines of the own project only."""
 
 from __future__ import annotations
 
@@ -40,10 +40,8 @@ def sentences(text: str) -> list[str]:
     return re.findall(r'<span class="said">([^<]*)</span>', text)
 
 
-def test_a_person_filters_points_at_a_line_and_hears_of_the_next(
-    browser: Browser, site: Site
-) -> None:
-    # the newest, whatever other tests have written
+def test_the_log_is_filtered_linked_and_followed(browser: Browser, site: Site) -> None:
+    # the newest line
     write_line(site, "recovery is paused", subject="recovery", request_id="req-7")
     with opened(browser, site.url) as page:
         page.goto(f"{AUDIT}")
@@ -86,13 +84,13 @@ def test_a_person_filters_points_at_a_line_and_hears_of_the_next(
         picture(page, "audit-phone-dark")
 
 
-def test_filters_are_those_of_the_api_and_pages_go_on(site: Site) -> None:
+def test_filters_equal_those_of_the_api_and_pages_continue(site: Site) -> None:
     admin = Person(site, "admin")
     text = admin.get(f"{AUDIT}?subject=incident:&since=2027-01-31T15:00").text
     assert sentences(text) == ["running: cmp-7 was FENCED"]
     assert 'value="2027-01-31T15:00"' in text
     assert sentences(admin.get(f"{AUDIT}?project_id=red&actor=rita").text) == ["lease red booked"]
-    assert "No decision is like that." in admin.get(f"{AUDIT}?text=nowhere").text
+    assert "No audit line matches the filters." in admin.get(f"{AUDIT}?text=nowhere").text
     assert admin.get(f"{AUDIT}?since=soon").status_code == 400
     for number in range(60):
         write_line(site, f"page {number:02}")
@@ -124,9 +122,7 @@ def test_a_member_sees_the_lines_of_its_project_on_the_page_and_in_every_export(
     assert Person(site, "other").get(f"{AUDIT}.json").json()["audit"][0]["project_id"] == "red"
 
 
-def test_an_export_is_everything_that_the_api_has_portion_by_portion(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_has_all_lines_in_portions(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "PORTION", 7)
     write_line(site, f"{FORMULA}, {EVIL}\n{WORSE}", actor="+ann", subject="hosts")
     admin = Person(site, "admin")
@@ -170,7 +166,7 @@ def test_an_export_begins_where_the_page_does(site: Site) -> None:
         assert admin.get(f"{AUDIT}.json?marker={nonsense}").status_code == 400
 
 
-def test_what_strangers_wrote_is_text(site: Site) -> None:
+def test_audit_lines_are_escaped(site: Site) -> None:
     write_line(site, f"{EVIL} {WORSE}", subject=f"host:{WORSE}"[:128], project_id=EVIL, actor=EVIL)
     admin = Person(site, "admin")
     for query in ("", f"?text={EVIL}", f"?actor={EVIL}&subject={WORSE}&project_id={WORSE}"):

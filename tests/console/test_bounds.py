@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is bounded, and says so: exports at once, lines of a history; and cookies by HTTPS only."""
+"""Limits of exports and histories; Secure cookies behind HTTPS."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def site(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def test_slow_readers_of_exports_do_not_take_every_thread(site: Site) -> None:
     at = site.core.store.database.now()
     line = {"at": at, "subject": "hosts", "actor": "holdfast", "request_id": ""}
-    # more than a socket holds for who reads not
+    # more than the socket buffers of a client that does not read
     lines = [{**line, "sentence": f"line {number} {'x' * 5000}"} for number in range(1000)]
     with site.core.store.database.write() as conn:
         conn.execute(sa.insert(audit), lines)
@@ -50,7 +50,7 @@ def test_slow_readers_of_exports_do_not_take_every_thread(site: Site) -> None:
     assert admin.get(f"{AUDIT}?text=nowhere").status_code == 200
 
 
-def test_every_cookie_is_secure_where_people_come_by_https(site: Site) -> None:
+def test_every_cookie_is_secure_behind_https(site: Site) -> None:
     person = Person(site, "member")
     pages = {"/console/theme": {"theme": "dark"}, "/console/logout": {}}
     lease = site.lease("member", start_date=when(days=5), end_date=when(days=6))
@@ -69,11 +69,11 @@ def test_every_cookie_is_secure_where_people_come_by_https(site: Site) -> None:
         ]
     finally:
         site.conf.clear_override("public_url", "api")
-    assert {one.partition("=")[0] for one in found} >= {"holdfast_said", "holdfast_session"}
+    assert {one.partition("=")[0] for one in found} >= {"holdfast_message", "holdfast_session"}
     assert [one for one in found if "; Secure" not in one] == []
 
 
-def test_a_long_history_still_tells_when_it_began_and_what_healed_it(
+def test_a_long_history_still_shows_start_and_repairs(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_page, "_HISTORY", 5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calendar: who holds what when, and booking with the mouse, with keys, or without either."""
+"""The calendar: reservations over time, and booking by mouse, by keyboard or without script."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from holdfast.console.calendar import (
     Bar,
     Row,
     Scale,
+    host_condition,
+    host_rows,
     in_lanes,
-    named,
-    of_hosts,
-    of_pools,
+    pool_rows,
 )
-from holdfast.console.leases import Wish
+from holdfast.console.leases import LeaseForm
 from holdfast.console.pages import environment
 from holdfast.db.tables import hosts as hosts_table
 from holdfast.model.errors import InvalidInput
@@ -45,7 +45,7 @@ NOW = datetime(2026, 11, 17, 3, 20, 5, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def cleared(site: Site) -> Iterator[None]:
-    """Each test leaves every host free, so that it does not matter which of them comes next."""
+    """Delete all leases after each test."""
     yield
 
     def free() -> bool:
@@ -94,32 +94,30 @@ def hosts_of(site: Site, name: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def leads_to(text: str, rel: str) -> dict[str, list[str]]:
-    """What the address of the link to an earlier or a later time asks for."""
+    """Return the query of the link to earlier or later times."""
     (found,) = re.findall(f'href="([^"]+)" rel="{rel}"', text)
     return parse_qs(urlsplit(unescape(found)).query)
 
 
-# in a window
+# In a browser
 
 
-def test_a_free_stretch_is_dragged_previewed_and_booked_without_a_new_page(
-    site: Site, page: Page
-) -> None:
+def test_a_free_time_span_is_dragged_previewed_and_booked(site: Site, page: Page) -> None:
     page.goto(CALENDAR)
     page.evaluate("window.same = true")
     row = lane(page, "cmp-2")
     drag(page, middle(row, 0.5), middle(row, 0.6))
     dialog = page.get_by_role("dialog")
-    expect(dialog.get_by_text("It fits.")).to_be_visible()
+    expect(dialog.get_by_text("The lease fits.")).to_be_visible()
     expect(dialog.locator(".outcome")).to_contain_text("physical:host: cmp-2")
-    assert dialog.get_by_label("Where").input_value() == "hypervisor_hostname=cmp-2"
+    assert dialog.get_by_label("Host condition").input_value() == "hypervisor_hostname=cmp-2"
     expect(dialog.locator(".outcome code")).to_contain_text("--where hypervisor_hostname=cmp-2")
     check_for_everybody(page)
     dialog.get_by_label("Name", exact=True).fill(f"drag {EVIL}")
     picture(page, "calendar-book")
     dialog.get_by_role("button", name="book", exact=True).click()
     expect(dialog).to_be_hidden()
-    expect(page.locator("#calendar-said")).to_contain_text("is booked")
+    expect(page.locator("#calendar-message")).to_contain_text("is booked")
     expect(row.get_by_role("link")).to_contain_text("drag")
     lease, hosts = hosts_of(site, f"drag {EVIL}")
     assert (hosts, lease["status"]) == (["cmp-2"], "PENDING")
@@ -140,24 +138,24 @@ def test_a_booking_that_takes_long_is_not_overtaken_by_a_dry_run(site: Site, pag
     row = lane(page, "cmp-3")
     drag(page, middle(row, 0.7), middle(row, 0.75))
     dialog = page.get_by_role("dialog")
-    expect(dialog.get_by_text("It fits.")).to_be_visible()
+    expect(dialog.get_by_text("The lease fits.")).to_be_visible()
     page.route("**/console/leases**", hold)
     dialog.get_by_label("Name", exact=True).fill("slow")
     dialog.get_by_role("button", name="book", exact=True).click()
     expect(dialog).to_be_hidden()
-    expect(page.locator("#calendar-said")).to_contain_text("slow is booked")
+    expect(page.locator("#calendar-message")).to_contain_text("slow is booked")
     assert hosts_of(site, "slow")[1] == ["cmp-3"]
 
 
-def test_by_keys_alone_a_time_is_chosen_and_booked(site: Site, page: Page) -> None:
+def test_a_time_is_selected_and_booked_by_keyboard(site: Site, page: Page) -> None:
     page.goto(CALENDAR)
     lane(page, "cmp-1").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "Shift+ArrowRight"):
         page.keyboard.press(key)
-    expect(page.locator("#cursor-said")).to_contain_text("cmp-3: ")
-    expect(page.locator("#cursor-said")).to_contain_text("2 h")
+    expect(page.locator("#cursor-text")).to_contain_text("cmp-3: ")
+    expect(page.locator("#cursor-text")).to_contain_text("2 h")
     page.keyboard.press("Enter")
-    expect(page.get_by_text("It fits.")).to_be_visible()
+    expect(page.get_by_text("The lease fits.")).to_be_visible()
     page.keyboard.type("by-keys")
     page.keyboard.press("Enter")  # checks, and books nothing
     expect(page.locator(".outcome code")).to_contain_text("lease create by-keys")
@@ -170,12 +168,12 @@ def test_by_keys_alone_a_time_is_chosen_and_booked(site: Site, page: Page) -> No
     bar.focus()
     page.keyboard.press("+")
     page.keyboard.press("Enter")
-    expect(page.get_by_text("It fits.")).to_be_visible()
+    expect(page.get_by_text("The lease fits.")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
 
 
-def test_a_bar_is_pulled_longer_as_far_as_its_neighbour_lets_it(site: Site, page: Page) -> None:
+def test_a_lease_is_extended_by_dragging_up_to_its_neighbour(site: Site, page: Page) -> None:
     mine = site.lease(**on("cmp-4", name="mine", start_date=when(days=1), end_date=when(days=2)))
     site.lease(**on("cmp-4", name="neighbour", start_date=when(days=4), end_date=when(days=5)))
     page.goto(CALENDAR)
@@ -188,7 +186,7 @@ def test_a_bar_is_pulled_longer_as_far_as_its_neighbour_lets_it(site: Site, page
     picture(page, "calendar-refused")
     page.keyboard.press("Escape")
     drag(page, middle(grip), middle(row, 0.45))
-    expect(dialog.locator(".outcome")).to_contain_text("it would keep cmp-4")
+    expect(dialog.locator(".outcome")).to_contain_text("the lease would keep cmp-4")
     dialog.get_by_role("button", name="change", exact=True).click()
     expect(dialog).to_be_hidden()
     ended = hosts_of(site, "mine")[0]["end_date"]
@@ -199,9 +197,7 @@ def test_a_bar_is_pulled_longer_as_far_as_its_neighbour_lets_it(site: Site, page
     )
 
 
-def test_a_drag_whose_row_goes_away_leaves_nothing_behind(
-    build: Callable[..., Site], browser: Browser
-) -> None:
+def test_a_drag_ends_when_its_row_disappears(build: Callable[..., Site], browser: Browser) -> None:
     site = build()
     with opened(browser, site.url) as page:
         page.goto(CALENDAR)
@@ -221,9 +217,7 @@ def test_a_drag_whose_row_goes_away_leaves_nothing_behind(
         expect(page.get_by_role("dialog")).to_be_hidden()
 
 
-def test_a_drag_that_ends_outside_is_a_drag_and_the_next_click_is_meant(
-    site: Site, page: Page
-) -> None:
+def test_a_drag_that_ends_outside_does_not_swallow_the_next_click(site: Site, page: Page) -> None:
     days = {"start_date": when(days=1), "end_date": when(days=2)}
     lease = site.lease(**on("cmp-3", name="pulled", **days))
     page.goto(CALENDAR)
@@ -236,38 +230,38 @@ def test_a_drag_that_ends_outside_is_a_drag_and_the_next_click_is_meant(
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     bar.focus()
-    page.keyboard.press("Enter")  # no click came of the drag: this one is meant
+    page.keyboard.press("Enter")  # the drag caused no click: this one opens the lease
     page.wait_for_url(f"**/console/leases/{lease['id']}")
     page.mouse.up()
 
 
-def test_a_slot_is_found_and_booked_and_what_never_fits_is_told(site: Site, page: Page) -> None:
+def test_a_slot_is_found_and_booked_or_refused_with_the_reason(site: Site, page: Page) -> None:
     page.goto(CALENDAR)
     page.get_by_text("Find a slot").click()
     find = page.locator("#find")
-    find.get_by_label("How many").fill("9")
-    find.get_by_role("button", name="find").click()
+    find.get_by_label("Count").fill("9")
+    find.get_by_role("button", name="Find").click()
     expect(find.get_by_role("alert")).to_contain_text("Not enough hosts")
-    find.get_by_label("How many").fill("2")
-    find.get_by_label("For how long").fill("3h")
-    find.get_by_role("button", name="find").click()
+    find.get_by_label("Count").fill("2")
+    find.get_by_label("Duration").fill("3h")
+    find.get_by_role("button", name="Find").click()
     expect(find.locator(".fits")).to_contain_text("2 hosts")
     page.wait_for_load_state()  # without its script, a link to book leads to another page
     assert "count=2" in page.url and "length=3h" in page.url
     check_for_everybody(page)
     find.get_by_role("link", name="book this").first.click()
     dialog = page.get_by_role("dialog")
-    expect(dialog.get_by_text("It fits.")).to_be_visible()
+    expect(dialog.get_by_text("The lease fits.")).to_be_visible()
     dialog.get_by_label("Name", exact=True).fill("found")
     dialog.get_by_role("button", name="book", exact=True).click()
-    expect(page.locator("#calendar-said")).to_contain_text("Lease found is booked.")
+    expect(page.locator("#calendar-message")).to_contain_text("Lease found is booked.")
     lease, hosts = hosts_of(site, "found")
     assert len(hosts) == 2
     start, end = (datetime.fromisoformat(lease[name]) for name in ("start_date", "end_date"))
     assert timedelta(hours=3) <= end - start <= timedelta(hours=3, minutes=1)
 
 
-def test_it_follows_what_changes_and_is_for_everybody(
+def test_the_calendar_updates_itself_and_is_accessible(
     site: Site, browser: Browser, page: Page
 ) -> None:
     page.goto(f"{CALENDAR}?zoom=month")
@@ -287,7 +281,7 @@ def test_it_follows_what_changes_and_is_for_everybody(
         if view == "leases":  # a time for a new one is chosen here
             row = lane(page, "new lease")
             drag(page, middle(row, 0.8), middle(row, 0.9))
-            expect(page.get_by_text("It fits.")).to_be_visible()
+            expect(page.get_by_text("The lease fits.")).to_be_visible()
     small = {"viewport": {"width": 375, "height": 700}}
     with opened(browser, site.url, **small) as phone:
         for path in (CALENDAR, f"{CALENDAR}?view=racks&find=1"):
@@ -296,25 +290,25 @@ def test_it_follows_what_changes_and_is_for_everybody(
         picture(phone, "calendar-phone")
 
 
-def test_without_script_all_of_it_can_be_read_and_booked(site: Site, browser: Browser) -> None:
+def test_a_host_is_booked_without_script(site: Site, browser: Browser) -> None:
     with opened(browser, site.url, java_script_enabled=False) as page:
         page.goto(CALENDAR)
         page.locator("#row-1").get_by_role("link", name="book cmp-1").click()
-        expect(page.get_by_label("Where")).to_have_value("hypervisor_hostname=cmp-1")
+        expect(page.get_by_label("Host condition")).to_have_value("hypervisor_hostname=cmp-1")
         page.get_by_label("Name", exact=True).fill("plain")
         page.get_by_label("Start").fill(when(days=20))
         page.get_by_label("End (UTC").fill("+2h")
         page.get_by_role("button", name="check").click()
-        expect(page.locator(".outcome")).to_contain_text("It fits.")
+        expect(page.locator(".outcome")).to_contain_text("The lease fits.")
         page.get_by_role("button", name="book", exact=True).click()
         expect(page.locator(".banner.said")).to_have_text("Lease plain is booked.")
     assert hosts_of(site, "plain")[1] == ["cmp-1"]
 
 
-# by plain HTTP
+# By plain HTTP
 
 
-def test_everything_that_chooses_what_is_seen_is_in_the_address(site: Site) -> None:
+def test_the_url_holds_the_whole_view(site: Site) -> None:
     person = Person(site)
     for zoom in ZOOMS:
         shown = person.get(f"{CALENDAR}?zoom={zoom}&from=2030-01-01T00:00&rack=rack-a&text=CMP-2")
@@ -335,7 +329,7 @@ def test_everything_that_chooses_what_is_seen_is_in_the_address(site: Site) -> N
     assert site.dump() == before
 
 
-def test_maintenance_is_hatched_and_trouble_is_marked(site: Site) -> None:
+def test_maintenance_is_hatched_and_health_is_marked(site: Site) -> None:
     segments = site.core.store.segments
     segment = site.services.new_id()
     values = {"name": "north", "recovery_method": "auto", "service_type": "compute"}
@@ -374,18 +368,18 @@ def test_a_host_that_cannot_be_reserved_is_not_offered(build: Callable[..., Site
     assert "data-where" not in rows["row-3"] and "book cmp-3" not in rows["row-3"]
     table = person.get(CALENDAR).text.partition('id="as-table"')[2]
     held = dict(re.findall(r'<th scope="row">(cmp-\d).*?<td>(\w+)</td>', table, re.DOTALL))
-    assert held == {"cmp-1": "free", "cmp-2": "free", "cmp-3": "nobody", "cmp-4": "free"}
+    assert held == {"cmp-1": "free", "cmp-2": "free", "cmp-3": "none", "cmp-4": "free"}
     pools = person.get(f"{CALENDAR}?view=racks").text
     assert "3 hosts, 1 not reservable" in pools and "3 of 3 free" in pools
 
 
-def test_a_search_that_means_nothing_is_refused_on_the_calendar_itself(site: Site) -> None:
-    asked = {"find": "1", "kind": "slots", "where": "cheap", "count": "7"}
-    answer = Person(site).get(CALENDAR, params=asked)
+def test_an_invalid_search_is_refused_on_the_calendar(site: Site) -> None:
+    query = {"find": "1", "kind": "slots", "where": "cheap", "count": "7"}
+    answer = Person(site).get(CALENDAR, params=query)
     assert answer.status_code == 200
     assert "is not a condition" in answer.text and 'id="board"' in answer.text
-    assert 'name="where" size="26" value="cheap"' in answer.text  # what was filled in stays
-    assert "resource_properties=cheap" in answer.text  # and so is what the command would say
+    assert 'name="where" size="26" value="cheap"' in answer.text  # the input stays
+    assert "resource_properties=cheap" in answer.text  # and the command has it
 
 
 def test_members_see_their_own_leases_and_no_hosts(
@@ -410,18 +404,18 @@ def test_members_see_their_own_leases_and_no_hosts(
     found = member.get(f"{CALENDAR}?find=1&count=4&length=3h&earliest=%2B3h").text
     (first, *_) = re.findall(r'<time datetime="([^"]+)">[^<]*</time> to .*: 4 hosts', found)
     assert datetime.fromisoformat(first) >= datetime.now(UTC) + timedelta(hours=23)
-    wish = {"name": "all", "count": "4", "start": "+3h", "end": "+3h", "do": "check"}
-    refused = member.post("/console/leases", wish)
+    fields = {"name": "all", "count": "4", "start": "+3h", "end": "+3h", "do": "check"}
+    refused = member.post("/console/leases", fields)
     assert refused.status_code == 409
     assert "another project" in refused.text and "lease ours" in refused.text
     assert "theirs" not in found + refused.text
 
 
-# pure
+# Pure functions
 
 
 @pytest.mark.parametrize("zoom", ZOOMS)
-def test_a_scale_begins_on_a_line_and_places_moments_in_percent(zoom: str) -> None:
+def test_a_scale_begins_on_a_grid_line_and_places_times_in_percent(zoom: str) -> None:
     scale = Scale.of(zoom, None, NOW)
     assert scale.start <= NOW < scale.end
     assert 0 <= scale.place(NOW) <= 40
@@ -440,7 +434,7 @@ class Facts:
         self.__dict__.update(facts)
 
 
-def test_incidents_are_told_of_whenever_the_state_of_now_began() -> None:
+def test_incidents_are_drawn_independent_of_the_current_status() -> None:
     def drawn(state_since: datetime, scale: Scale) -> Row:
         host = Facts(
             id=1, service_host="cmp-1", hypervisor_hostname="cmp-1", name="cmp-1", state="up",
@@ -448,7 +442,7 @@ def test_incidents_are_told_of_whenever_the_state_of_now_began() -> None:
             on_maintenance=False, marked_at=None,
         )  # fmt: skip
         around = Around(incidents=[over, still], now=NOW)
-        (row,) = of_hosts([host], [], around, scale, True)
+        (row,) = host_rows([host], [], around, scale, True)
         return row
 
     hour, day = timedelta(hours=1), timedelta(days=1)
@@ -456,20 +450,20 @@ def test_incidents_are_told_of_whenever_the_state_of_now_began() -> None:
     over = Facts(**about, status="recovered", opened_at=NOW - 3 * day, closed_at=NOW - 2 * day)
     still = Facts(**about, status="open", opened_at=NOW - hour, closed_at=None)
     past = Scale.of("week", NOW - 8 * day, NOW)
-    row = drawn(NOW - hour / 2, past)  # that state began after what is looked at
-    assert not row.health and [one.said[:18] for one in row.incidents] == ["incident recovered"]
+    row = drawn(NOW - hour / 2, past)  # the status began after the shown span
+    assert not row.health and [span.title[:18] for span in row.incidents] == ["incident recovered"]
     text = environment().get_template("calendar_rows.html").render(
-        {"rows": [row], "look": Facts(view="hosts", number=1), "books": False,
+        {"rows": [row], "view": Facts(kind="hosts", number=1), "may_book": False,
          "total": 1, "first": 1, "last": 1}
     )  # fmt: skip
     assert "incident recovered" in text.partition("as a table")[2]
     row = drawn(NOW - 2 * day, Scale.of("week", NOW - 4 * day, NOW))
     assert (len(row.health), len(row.incidents)) == (1, 2)
-    row = drawn(NOW - 2 * day, Scale.of("week", NOW + day, NOW))  # nobody knows what will be
+    row = drawn(NOW - 2 * day, Scale.of("week", NOW + day, NOW))  # the future has neither
     assert not row.health and not row.incidents
 
 
-def test_bars_at_the_same_time_have_lanes_of_their_own_as_long_as_there_are_any() -> None:
+def test_overlapping_bars_have_lanes_up_to_a_limit() -> None:
     def bar(first: int, last: int) -> Bar:
         start, end = (NOW + timedelta(hours=hour) for hour in (first, last))
         return Bar("id", "name", "project", "ACTIVE", start, end, 0.0, 1.0)
@@ -480,9 +474,7 @@ def test_bars_at_the_same_time_have_lanes_of_their_own_as_long_as_there_are_any(
     assert ([one.lane for one in drawn], hidden) == ([0, 1, 2, 3, 4], 3)
 
 
-def test_more_leases_than_can_be_told_apart_are_drawn_together(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dense_leases_are_drawn_as_blocks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calendar, "CROWDED", 1)
     dates = [{"start_date": when(days=100 + n), "end_date": when(days=101 + n)} for n in range(3)]
     for number, span in enumerate(dates):
@@ -495,7 +487,7 @@ def test_more_leases_than_can_be_told_apart_are_drawn_together(
     assert 'class="block"' not in rows["row-2"]
 
 
-def test_of_a_pool_it_is_told_how_many_are_free_when() -> None:
+def test_a_pool_row_shows_free_hosts_over_time() -> None:
     class Hosted:
         def __init__(self, **facts: Any) -> None:
             self.__dict__.update(facts)
@@ -517,29 +509,33 @@ def test_of_a_pool_it_is_told_how_many_are_free_when() -> None:
         Hosted(pool="a", host_id=2, held_from=begin + 5 * day, held_until=end + day),
         Hosted(pool="a", host_id=2, held_from=begin + 4 * day, held_until=begin + 6 * day),
     ]
-    first, second = of_pools(pools, whole, slots, "racks", scale)
-    told = [(one.free, (one.start - scale.start) / day) for one in first.levels]
-    assert told == [(2, 0), (0, 1), (2, 2), (3, 3), (2, 4)]
+    first, second = pool_rows(pools, whole, slots, "racks", scale)
+    free = [(level.free, (level.start - scale.start) / day) for level in first.levels]
+    assert free == [(2, 0), (0, 1), (2, 2), (3, 3), (2, 4)]
     assert first.sub == "3 hosts, 2 failed, 4 not reservable"
     assert [one.free for one in second.levels] == [0]
     assert (second.sub, second.link) == ("0 hosts, 1 failed", f"{CALENDAR}?rack=b+c")
 
 
-def test_a_wish_is_the_same_on_the_wire_and_by_command() -> None:
-    wish = Wish.of({"name": "a b", "count": "2", "where": "vcpus>=8 and rack in a,b", "end": "+2h"})
-    body = wish.body(NOW, dry_run=True)
+def test_the_form_makes_equal_request_and_command() -> None:
+    form = LeaseForm.of(
+        {"name": "a b", "count": "2", "where": "vcpus>=8 and rack in a,b", "end": "+2h"}
+    )
+    body = form.body(NOW, dry_run=True)
     assert body["reservations"][0]["resource_properties"] == (
         '["and", [">=", "$vcpus", "8"], ["in", "$rack", "a", "b"]]'
     )
     assert (body["start_date"], body["end_date"]) == ("now", "2026-11-17 05:20:05")
-    assert wish.command() == [
+    assert form.command() == [
         "holdfast", "lease", "create", "a b", "--hosts", "2", "--where", "vcpus>=8",
         "--where", "rack in a,b", "--start", "now", "--end", "+2h",
     ]  # fmt: skip
-    slots = Wish.of({"kind": "slots", "name": "s", "count": "3", "where": named('x" y')})
+    slots = LeaseForm.of(
+        {"kind": "slots", "name": "s", "count": "3", "where": host_condition('x" y')}
+    )
     assert slots.reservation()["resource_properties"] == '["==", "$hypervisor_hostname", "x\\" y"]'
-    flavor = Wish.of({"kind": "flavor", "flavor": "m1", "name": "f"})
+    flavor = LeaseForm.of({"kind": "flavor", "flavor": "m1", "name": "f"})
     assert flavor.reservation()["flavor_id"] == "m1"
     for bad in ({"count": "x"}, {"kind": "moon"}, {"where": "cheap"}, {"start": "soon"}, {}):
         with pytest.raises(InvalidInput):
-            Wish.of({"name": "n" if bad else "", **bad}).body(NOW, dry_run=False)
+            LeaseForm.of({"name": "n" if bad else "", **bad}).body(NOW, dry_run=False)

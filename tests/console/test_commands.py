@@ -22,12 +22,12 @@ from tests.console.site import Site
 from tests.console.test_wall import QUIET
 from tests.console.tour import UUID, furnish, walked
 
-#: Words in capitals are for who uses a command to fill in, and so are files.
+#: Placeholders: words in capitals, and file names.
 FILLED = {
     **{"TEXT": "because", "HOST": "cmp-1", "RACK": "rack-a", "NETWORK": "storage", "NAME": "n"},
     **{"SEGMENT": "north", "DATE": "+2h", "ID": "x"},
 }
-#: What changes nothing is run for real; a lease is, by a dry run.
+#: Commands that change nothing run for real; a new lease runs as a dry run.
 LOOKS = {"list", "show", "explain", "status", "health", "export", "what-if", "plan"}
 LOOKS |= {"availability"}
 DRY = {"lease create", "lease set"}
@@ -41,11 +41,11 @@ def site(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield made
 
 
-# what the pages show
+# Commands on the pages
 
 
 def shown(text: str) -> list[list[str]]:
-    """The commands of a page, each in words."""
+    """Return the commands of a page, split into words."""
     lines = re.findall(r"<code data-copy>(.*?)</code>", text, re.DOTALL)
     return [
         [*words]
@@ -57,7 +57,7 @@ def shown(text: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def commands(site: Site) -> dict[tuple[str, ...], str]:
-    """Each with the page that shows it first."""
+    """Return each command with the first page that shows it."""
     found: dict[tuple[str, ...], str] = {}
     for path, text in walked(site):
         for words in shown(text):
@@ -69,10 +69,10 @@ def filled(words: Sequence[str]) -> list[str]:
     return [FILLED.get(word, word) for word in words]
 
 
-# are they so
+# Checks
 
 
-def test_every_command_is_one_that_holdfast_understands(
+def test_the_client_parses_every_command(
     commands: dict[tuple[str, ...], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     app, wrong = HoldfastApp(), []
@@ -87,9 +87,7 @@ def test_every_command_is_one_that_holdfast_understands(
     assert len(commands) > 60
 
 
-def test_every_host_lease_and_whatever_has_an_id_is_there(
-    site: Site, commands: dict[tuple[str, ...], str]
-) -> None:
+def test_every_id_in_a_command_exists(site: Site, commands: dict[tuple[str, ...], str]) -> None:
     known = "\n".join(site.dump())
     hosts = {one["name"] for one in site.services.sim().world()["hosts"]}
     for words, path in commands.items():
@@ -98,7 +96,7 @@ def test_every_host_lease_and_whatever_has_an_id_is_there(
             assert not UUID.fullmatch(word) or word in known, (path, words)
 
 
-def test_every_command_that_only_looks_ends_well(
+def test_every_read_only_command_succeeds(
     site: Site,
     commands: dict[tuple[str, ...], str],
     monkeypatch: pytest.MonkeyPatch,
@@ -113,14 +111,14 @@ def test_every_command_that_only_looks_ends_well(
             continue
         run.add(named)
         code, said = main([*filled(words[1:]), *dry]), capfd.readouterr().err
-        if code and "Not enough hosts" not in said:  # that others hold them is an answer too
+        if code and "Not enough hosts" not in said:  # a refusal is a valid answer too
             wrong.append((path, shlex.join(words), said[-300:]))
     assert not wrong, wrong
     assert run >= {"lease create", "lease set", "lease show", "incident explain", "repair plan"}
     assert site.call("GET", LEASES).json == leases
 
 
-def test_what_is_done_on_a_page_is_done_by_its_command(site: Site) -> None:
+def test_the_commands_of_fault_injection_equal_the_buttons(site: Site) -> None:
     person = Person(site)
     asked = urlencode({"rack": "rack-a", "fail": "cmp-6"})
     assert ["holdfast", "what-if", "--fail-rack", "rack-a"] in shown(

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from bench.console import CALENDAR, CALENDARS, served, timed
 
-#: Of this thread's own time, all that the server does for a page: the machine may have much else to
-#: do.
+#: CPU seconds of this thread for a page, because the machine may be busy.
 MOST_CPU_S = 1.0
 PATHS = ("/", "/?state=down", "/console/wall/tiles?since=", CALENDAR)
-#: The other views take half a second here: five times that.
+#: Five times the half second that the other views take.
 MOST_VIEW_CPU_S = 2.5
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a host, the search that leads to it, and what would follow if it died."""
+"""The host page, the search and the what-if page."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.console.test_wall import HOSTILE, IDLE, QUIET, hold, see, stand
 Build = Callable[..., Site]
 
 
-def test_a_host_says_how_it_stands_who_holds_it_and_what_happened(build: Build) -> None:
-    site = build(IDLE)  # repair would take the leases away from it
+def test_the_host_page_shows_status_reservations_and_incidents(build: Build) -> None:
+    site = build(IDLE)  # without repair, which would move the lease
     lease = hold(site, HOSTILE[:80])
     site.lease(name="next-week")
     see(site, (NO_STORAGE, "recovery", ["cmp-1"]))
@@ -35,24 +35,24 @@ def test_a_host_says_how_it_stands_who_holds_it_and_what_happened(build: Build) 
         text = site.call("GET", path).text
         assert "<script>alert" not in text and "<i>nobody" not in text
         parts = ("ctl-1 says down", lease, incident, f"/console/alarms/{alarm}", "next-week")
-        for part in (*parts, "storage", "ctl-1: down", "take its power", "cut its storage network"):
+        for part in (*parts, "storage", "ctl-1: down", "power off", "cut the storage network"):
             assert part in text, part
     assert site.call("GET", "/console/hosts/nobody").status_code == 404
     assert "no host has the name" in site.call("GET", "/console/hosts/%3Cb%3E").text
 
 
-def test_a_host_is_broken_and_mended_on_its_page(browser: Browser, build: Build) -> None:
+def test_faults_are_injected_and_removed_on_the_host_page(browser: Browser, build: Build) -> None:
     site = build(QUIET)
     with opened(browser, site.url) as page:
         page.goto("/console/hosts/cmp-2")
-        page.get_by_role("button", name="cut its tenant network").click()
+        page.get_by_role("button", name="cut the tenant network").click()
         expect(page.locator(".banner.said")).to_contain_text("cut off on the network tenant")
-        page.get_by_role("button", name="take its power").click()
-        expect(page.locator("#break-it")).to_contain_text("it has no power; cut off on tenant")
+        page.get_by_role("button", name="power off").click()
+        expect(page.locator("#faults")).to_contain_text("power is off; networks cut: tenant")
         stand(site, "cmp-2", "down", "so it is")
         expect(page.locator("#status")).to_contain_text("so it is")
         page.get_by_role("button", name="power on and reconnect").press("Enter")
-        expect(page.locator("#break-it")).to_contain_text("power is on")
+        expect(page.locator("#faults")).to_contain_text("power is on")
         (host,) = [one for one in site.services.sim().world()["hosts"] if one["name"] == "cmp-2"]
         assert host["powered"] and not host["cut"]
         for scheme in ("light", "dark"):
@@ -61,7 +61,7 @@ def test_a_host_is_broken_and_mended_on_its_page(browser: Browser, build: Build)
         picture(page, "host")
 
 
-def test_what_is_meant_for_sure_is_opened_and_the_rest_is_listed(build: Build) -> None:
+def test_an_exact_match_opens_and_other_matches_are_listed(build: Build) -> None:
     site = build(QUIET)
     lease = site.lease(name=HOSTILE[:60])["id"]
     site.lease(name="cmp-1 burn-in")
@@ -73,7 +73,7 @@ def test_what_is_meant_for_sure_is_opened_and_the_rest_is_listed(build: Build) -
     assert to("cmp-4") == "/console/hosts/cmp-4"
     assert (
         to("CMP-1") == "/console/hosts/cmp-1"
-    )  # it is called so, though a lease has it in its name
+    )  # an exact host name wins over a lease name that contains it
     assert to("burn-in").startswith("/console/leases/")
     assert to(lease) == to(lease[:8]) == to("<script>") == f"/console/leases/{lease}"
     assert to(incident) == f"/console/incidents/{incident}"
@@ -81,10 +81,10 @@ def test_what_is_meant_for_sure_is_opened_and_the_rest_is_listed(build: Build) -
     listed = site.call("GET", "/console/search?q=c").text
     assert "<script>alert" not in listed and "&lt;script&gt;" in listed
     assert len(re.findall('<span class="faint kind">', listed)) == 7
-    assert "Nothing is called" in site.call("GET", "/console/search?q=%25").text
+    assert "that you may see matches" in site.call("GET", "/console/search?q=%25").text
 
 
-def test_the_search_is_walked_by_keys(browser: Browser, build: Build) -> None:
+def test_arrow_keys_move_through_search_hits(browser: Browser, build: Build) -> None:
     site = build(QUIET)
     with opened(browser, site.url) as page:
         page.goto("/console/what-if")
@@ -99,14 +99,14 @@ def test_the_search_is_walked_by_keys(browser: Browser, build: Build) -> None:
         page.wait_for_url("**/console/hosts/cmp-2")
 
 
-def test_a_member_finds_what_is_theirs(build: Build, tmp_path: Path) -> None:
+def test_a_member_finds_only_own_leases(build: Build, tmp_path: Path) -> None:
     site = build(basic_config(tmp_path) + QUIET)
     site.lease("other", name="secret-plan")
     mine = site.lease("member", name="our-plan")["id"]
     member = Person(site, "member")
     assert member.get("/console/search?q=plan").headers["location"] == f"/console/leases/{mine}"
     for query in ("secret", "cmp-1"):
-        assert "Nothing is called" in member.get(f"/console/search?q={query}").text
+        assert "that you may see matches" in member.get(f"/console/search?q={query}").text
 
 
 def test_what_would_follow_is_told_and_nothing_is_done(browser: Browser, build: Build) -> None:
@@ -116,7 +116,7 @@ def test_what_would_follow_is_told_and_nothing_is_done(browser: Browser, build: 
     with opened(browser, site.url) as page:
         page.goto("/")
         page.goto("/console/hosts/cmp-1")
-        page.get_by_role("link", name="what if it dies").click()
+        page.get_by_role("link", name="what if it fails").click()
         result = page.locator("#result")
         expect(result).to_contain_text("If cmp-1 dies")
         expect(result).to_contain_text("1 reservation moves")

@@ -167,7 +167,7 @@ def test_paused_aborted_and_tried_again_by_button_and_by_key(browser: Browser, s
         expect(page.locator("body")).to_contain_text("paused everywhere by admin: a storm")
         assert f"/{own}" in page.url
         page.get_by_role("form", name="Resume recovery everywhere").get_by_role("button").click()
-        expect(page.locator(".banner.said")).to_contain_text("recovery goes on everywhere")
+        expect(page.locator(".banner.said")).to_contain_text("recovery resumed everywhere")
         page.get_by_role("form", name="Abort").get_by_label("why").fill("a drill")
         page.get_by_role("button", name="Abort").click()
         expect(page.locator("h1")).to_contain_text("aborted")
@@ -438,45 +438,45 @@ def test_a_member_neither_sees_nor_orders_anything_of_it(
 # switches
 
 
-def test_switches_are_set_and_ended_with_who_why_and_until_when(
+def test_switches_are_set_and_ended_with_author_reason_and_end(
     browser: Browser, site: Site
 ) -> None:
     with opened(browser, site.url) as page:
         page.on("dialog", lambda dialog: dialog.accept())
         page.goto("/console/switches")
-        form = page.get_by_role("form", name="Leave something alone")
+        form = page.get_by_role("form", name="Add a maintenance window")
         form.get_by_label("host").fill("cmp-99")
-        form.get_by_label("why").fill("new memory")
+        form.get_by_label("reason").fill("new memory")
         form.get_by_role("button").click()
         alert = page.get_by_role("main").get_by_role("alert")
         expect(alert).to_contain_text("cmp-99 is in no segment")
-        expect(form.get_by_label("why")).to_have_value("new memory")
+        expect(form.get_by_label("reason")).to_have_value("new memory")
         form.get_by_label("host").fill("cmp-2")
-        form.get_by_label("for").select_option("4 hours")
+        form.get_by_label("duration").select_option("4 hours")
         form.get_by_role("button").click()
         row = page.locator("#switches-maintenance tbody tr")
         expect(row).to_contain_text("host cmp-2")
         expect(row).to_contain_text("new memory")
         form = page.get_by_role("form", name="Approve a mass failure")
         form.get_by_label("rack or zone").fill("rack-a")
-        form.get_by_label("why").fill("no power until noon")
+        form.get_by_label("reason").fill("no power until noon")
         form.get_by_role("button").click()
         expect(page.locator("#switches-approvals")).to_contain_text("rack-a")
         pause = page.get_by_role("form", name="Pause recovery")
-        pause.get_by_label("where").select_option("segment north")
-        pause.get_by_label("for").select_option("until resumed")
-        pause.get_by_label("why").fill(EVIL)
+        pause.get_by_label("scope").select_option("segment north")
+        pause.get_by_label("duration").select_option("until resumed")
+        pause.get_by_label("reason").fill(EVIL)
         pause.get_by_role("button").click()
         expect(page.locator("#switches-pauses tbody tr")).to_contain_text("segment north")
-        expect(page.locator("#switches-pauses tbody tr")).to_contain_text("somebody resumes")
+        expect(page.locator("#switches-pauses tbody tr")).to_contain_text("resumed")
         for scheme, width in (("light", 1280), ("dark", 375)):
             page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
             page.set_viewport_size({"width": width, "height": 800})
             check_for_everybody(page)
             assert fits(page)
         picture(page, "switches-phone-dark")
-        page.get_by_role("button", name="end it").click()
-        expect(page.locator("#switches-maintenance")).to_contain_text("Nothing is left alone.")
+        page.get_by_role("button", name="end window").click()
+        expect(page.locator("#switches-maintenance")).to_contain_text("No maintenance window.")
         page.locator("#switches-pauses").get_by_role("button").click()
         expect(page.locator("#switches-pauses")).to_contain_text("Recovery is not paused.")
 
@@ -484,17 +484,17 @@ def test_switches_are_set_and_ended_with_who_why_and_until_when(
 @pytest.mark.parametrize(
     ("path", "fields", "status", "said"),
     [
-        ("pause", {"reason": " "}, 400, "say why"),
+        ("pause", {"reason": " "}, 400, "reason: required"),
         ("pause", {"reason": "x", "segment": "nowhere"}, 404, "nowhere"),
-        ("pause", {"reason": "x", "lasts": "long"}, 400, "choose one of the lengths"),
+        ("pause", {"reason": "x", "lasts": "long"}, 400, "duration: choose one"),
         ("resume", {}, 404, "not paused everywhere"),
         ("approve", {"reason": "x", "domain": EVIL}, 404, "no host is in"),
-        ("maintenance", {"reason": "x"}, 400, "say what to leave alone"),
+        ("maintenance", {"reason": "x"}, 400, "scope: name a host"),
         ("maintenance", {"reason": "x", "kind": "host", "starts_at": "soon"}, 400, "starts_at"),
         ("maintenance/nowhere/end", {}, 404, "no maintenance window nowhere"),
     ],
 )
-def test_a_switch_that_cannot_be_meant_is_refused_in_words(
+def test_an_invalid_switch_is_refused_with_the_reason(
     site: Site, path: str, fields: dict[str, Any], status: int, said: str
 ) -> None:
     answer = send(Person(site), f"/console/switches/{path}", fields)

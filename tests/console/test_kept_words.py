@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody wrote is not lost: not when something is away, not when the session is over."""
+"""Input survives an unavailable database and an ended session."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_rules_come_back_while_the_database_is_away(
     assert 'value="mine"' in answer.text
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["to write", "to look"])
+@pytest.mark.parametrize("whole", [False, True], ids=["write", "read and write"])
 @pytest.mark.parametrize("name", ["abort", "confirm-off", "pause", "maintenance"])
 def test_a_reason_comes_back_while_the_database_is_away(
     site: Site, monkeypatch: pytest.MonkeyPatch, name: str, whole: bool
 ) -> None:
-    """With its form, or by itself where that form cannot be drawn either."""
+    """The reason comes back in its form, or alone if the page cannot be rendered."""
     own = write_incident(site, host=f"cmp-{name}-{whole}")
     of_switches = name in ("pause", "maintenance")
     path = f"/console/switches/{name}" if of_switches else f"/console/incidents/{own}/{name}"
@@ -75,7 +75,7 @@ def test_a_reason_comes_back_while_the_database_is_away(
     assert ("<form" in answer.text) is not whole
 
 
-# with script
+# With script
 
 
 def log_in(page: Page, user: str) -> None:
@@ -102,16 +102,14 @@ def guarded(build: Build, tmp_path: Path) -> Site:
 
 
 def give_another_admin(site: Site) -> None:
-    """boss, with the password boss."""
+    """Add the user boss with the password boss."""
     with Path(site.conf.auth.htpasswd_file).open("a") as file:
         file.write(f"boss:{bcrypt.hashpw(b'boss', bcrypt.gensalt(4)).decode()}\n")
     with Path(site.conf.auth.users_file).open("a") as file:
         file.write("boss: {project: ops, roles: [admin]}\n")
 
 
-def test_rules_are_saved_after_the_session_was_over_and_somebody_logged_in_again(
-    browser: Browser, guarded: Site
-) -> None:
+def test_rules_are_saved_after_a_new_login_in_another_tab(browser: Browser, guarded: Site) -> None:
     with opened(browser, guarded.url) as page:
         log_in(page, "admin")
         write(page, "mine", RULES)
@@ -123,11 +121,11 @@ def test_rules_are_saved_after_the_session_was_over_and_somebody_logged_in_again
         log_in(other, "admin")
         other.close()
         page.get_by_role("button", name="Save").click()
-        page.get_by_text("rules mine are at version 1; hosts take them up now").wait_for()
+        page.get_by_text("rules mine: version 1 saved; agents load it now").wait_for()
         assert "> 90%" in page.locator("pre.text").inner_text()
 
 
-def test_a_stream_whose_session_is_over_is_refused_and_led_to_no_page(guarded: Site) -> None:
+def test_a_stream_without_session_is_refused_and_not_redirected(guarded: Site) -> None:
     person = Person(guarded, "admin")
     end_sessions(guarded)
     answer = person.get("/console/live", headers={"Accept": "text/event-stream"})
@@ -138,9 +136,7 @@ def test_a_stream_whose_session_is_over_is_refused_and_led_to_no_page(guarded: S
     assert person.get("/console/rules").status_code == 303  # a page is led to the login
 
 
-def test_what_one_wrote_is_not_saved_in_the_name_of_who_logged_in_meanwhile(
-    browser: Browser, guarded: Site
-) -> None:
+def test_rules_are_not_saved_under_another_user(browser: Browser, guarded: Site) -> None:
     give_another_admin(guarded)
     with opened(browser, guarded.url) as page:
         log_in(page, "admin")
@@ -155,7 +151,7 @@ def test_what_one_wrote_is_not_saved_in_the_name_of_who_logged_in_meanwhile(
         assert conn.exec_driver_sql("SELECT count(*) FROM alarm_rules").scalar() == 0
 
 
-def test_what_is_wrong_with_rules_is_said_beside_them(browser: Browser, site: Site) -> None:
+def test_problems_of_rules_appear_beside_the_form(browser: Browser, site: Site) -> None:
     with opened(browser, site.url) as page:
         page.goto("/console/rules/new")
         write(page, "mine", RULES.replace("critical", "terrible"))
@@ -164,4 +160,4 @@ def test_what_is_wrong_with_rules_is_said_beside_them(browser: Browser, site: Si
         assert "terrible" in page.get_by_role("textbox", name="Rules").input_value()
         page.get_by_role("textbox", name="Rules").fill(RULES)
         page.get_by_role("button", name="Save").click()
-        page.get_by_text("rules mine are at version 1").wait_for()
+        page.get_by_text("rules mine: version 1 saved").wait_for()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""People come in by a form, stay by a cookie, and go; nobody else's page can act for them."""
+"""Login, sessions, logout, and protection of forms against other sites."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ def guarded(build: Build, tmp_path: Path) -> Site:
     return build(basic_config(tmp_path))
 
 
-def test_whoever_is_not_logged_in_is_asked_to_and_comes_back_to_where_he_was(
-    browser: Browser, guarded: Site
-) -> None:
+def test_a_login_returns_to_the_requested_page(browser: Browser, guarded: Site) -> None:
     with opened(browser, guarded.url) as page:
         page.goto("/console/leases?status=ACTIVE")
         assert "/console/login?next=/console/leases" in page.url
@@ -51,7 +49,7 @@ def test_whoever_is_not_logged_in_is_asked_to_and_comes_back_to_where_he_was(
         assert "/console/login" in page.url
 
 
-def test_a_session_is_a_random_word_of_which_only_the_hash_is_kept(guarded: Site) -> None:
+def test_the_database_holds_only_the_hash_of_a_session(guarded: Site) -> None:
     alice = Person(guarded, "member")
     cookie = alice.http.cookies[login.SESSION]
     assert alice.get("/").status_code == 200
@@ -59,10 +57,10 @@ def test_a_session_is_a_random_word_of_which_only_the_hash_is_kept(guarded: Site
     said = alice.enter("member", "member").headers["Set-Cookie"]
     for part in ("HttpOnly", "SameSite=Lax", "Path=/"):
         assert part in said
-    assert "Secure" not in said  # by plain HTTP it would never come back
+    assert "Secure" not in said  # a browser would not send it over plain HTTP
 
 
-def test_a_session_ends_with_logout_with_the_password_and_with_the_user(
+def test_a_session_ends_with_logout_new_password_or_removed_user(
     guarded: Site, tmp_path: Path
 ) -> None:
     first, second, third = (Person(guarded, "member") for _ in range(3))
@@ -82,7 +80,7 @@ def test_a_session_ends_with_logout_with_the_password_and_with_the_user(
     assert third.get("/").status_code == 303
 
 
-def test_what_cannot_be_a_user_is_a_wrong_user(guarded: Site) -> None:
+def test_an_invalid_user_name_is_a_wrong_user(guarded: Site) -> None:
     stranger = Person(guarded)
     for user in ("nobody", "", "x" * 300, "a:b", "member\x00"):
         answer = stranger.enter(user, "member")
@@ -90,7 +88,7 @@ def test_what_cannot_be_a_user_is_a_wrong_user(guarded: Site) -> None:
         assert login.SESSION not in answer.cookies
 
 
-def test_passwords_cannot_be_guessed_one_after_the_other(
+def test_repeated_wrong_passwords_are_throttled(
     guarded: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auth, "FIRST_S", auth.LONGEST_S)  # however slow the machine is
@@ -99,7 +97,7 @@ def test_passwords_cannot_be_guessed_one_after_the_other(
     assert [one.status_code for one in said] == [401] * 5 + [429] * 2
     assert "too many wrong passwords: try again in" in said[-1].text
     assert login.SESSION not in said[-1].cookies
-    # the API goes by the same count, also with the right one
+    # the API shares the count, also for the right password
     asked = f"{guarded.url}/reservation/v1/leases"
     answer = requests.get(asked, auth=("member", "member"), timeout=PATIENCE_S)
     assert (answer.status_code, answer.json()["error_code"]) == (429, 429)
@@ -115,15 +113,15 @@ def test_a_new_login_ends_the_session_that_this_browser_had(guarded: Site) -> No
     assert person.get("/").status_code == 200
 
 
-def test_the_way_back_leads_to_our_own_pages_only(guarded: Site) -> None:
+def test_the_redirect_after_login_stays_on_local_pages(guarded: Site) -> None:
     for there in ("https://evil.example/", "//evil.example/", "/\\evil.example", "javascript:x"):
         person = Person(guarded)
         fields = {"user": "member", "password": "member", "next": there}
         assert person.post("/console/login", fields).headers["Location"] == "/"
 
 
-def test_nothing_is_done_for_a_form_that_is_not_ours(guarded: Site, site: Site) -> None:
-    """Every form of the console, without its word, with another's, from another site."""
+def test_a_form_without_its_token_is_refused(guarded: Site, site: Site) -> None:
+    """Post every form without a token, with another token, and from another site."""
     for there, person in ((guarded, Person(guarded, "admin")), (site, Person(site))):
         person.word("/")
         other = Person(there).word("/console/login" if there is guarded else "/")
@@ -145,7 +143,7 @@ def test_nothing_is_done_for_a_form_that_is_not_ours(guarded: Site, site: Site) 
         assert there.dump() == before
 
 
-def test_every_page_forbids_what_it_does_not_need(site: Site) -> None:
+def test_every_page_has_a_strict_content_security_policy(site: Site) -> None:
     for path in ("/", "/console/login", "/console/nothing-here", "/console/leases"):
         answer = requests.get(site.url + path)
         policy = answer.headers["Content-Security-Policy"]
@@ -158,7 +156,7 @@ def test_every_page_forbids_what_it_does_not_need(site: Site) -> None:
             assert forbidden not in answer.text, (path, forbidden)
 
 
-def test_a_theme_is_kept_and_only_ours_are_known(browser: Browser, site: Site) -> None:
+def test_a_theme_is_kept_and_an_unknown_theme_is_refused(browser: Browser, site: Site) -> None:
     with opened(browser, site.url) as page:
         page.goto("/console/leases")
         page.get_by_label("Theme").select_option("dark")
@@ -181,7 +179,7 @@ def test_a_theme_is_kept_and_only_ours_are_known(browser: Browser, site: Site) -
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "said"),
+    ("path", "name", "current"),
     [
         ("/?q=cmp", "Wall", "page"),
         ("/console/hosts/cmp-1", "Wall", "true"),
@@ -189,5 +187,6 @@ def test_a_theme_is_kept_and_only_ours_are_known(browser: Browser, site: Site) -
         ("/console/leases/new?from=1", "Leases", "true"),
     ],
 )
-def test_the_row_of_pages_says_where_one_is(path: str, name: str, said: str) -> None:
-    assert {one.name: one.current(path) for one in NAVIGATION if one.current(path)} == {name: said}
+def test_the_navigation_marks_the_current_entry(path: str, name: str, current: str) -> None:
+    marked = {entry.name: entry.current(path) for entry in NAVIGATION if entry.current(path)}
+    assert marked == {name: current}

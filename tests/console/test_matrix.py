@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy as people see it: who is in which row, and what an edit would change."""
+"""The page of the HA matrix: the hosts of each row, and the test of an edit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BROKEN = (
 
 
 def see(site: Site, *down: str, observer: str = "ctl-1", **more: Any) -> None:
-    """A monitor sees cmp-1 and cmp-2, those that are down, and of cmp-9 not all."""
+    """Report a monitor's view of cmp-1 to cmp-3, some down, and of cmp-9 with unknown storage."""
     well = [name for name in ("cmp-1", "cmp-2", "cmp-3") if name not in down]
     rows = [(UP, "none", well), (BLIND, "undecided", ["cmp-9"])]
     rows += [(NO_STORAGE, "recovery", list(down))] if down else []
@@ -36,7 +36,7 @@ def see(site: Site, *down: str, observer: str = "ctl-1", **more: Any) -> None:
 
 
 def kept(site: Site) -> list[str]:
-    """What monitors said; beside that the votes are counted at any time."""
+    """Return the stored reports of monitors; vote counts change at any time."""
     return [line for line in site.dump() if 'INTO "monitors"' in line]
 
 
@@ -48,24 +48,24 @@ def seen(site: Site) -> None:
 def test_the_table_has_the_hosts_of_each_row_and_follows_them(site: Site, page: Page) -> None:
     page.goto("/console/matrix")
     head = page.locator("table.matrix thead th").all_inner_texts()
-    assert head == ["manage", "tenant", "storage", "what is done", "hosts now", "why"]
+    assert head == ["manage", "tenant", "storage", "action", "hosts now", "reason"]
     lost = page.locator("#row-up-up-down")
     assert "recovery after 3 s" in lost.inner_text() and "1 host" in lost.inner_text()
     blind = page.locator("#row-up-up-unknown").inner_text()
     assert "undecided" in blind and "cmp-9" in blind and "storage is unknown" in blind
-    assert "the default (no strategy file)" in page.locator("#source").inner_text()
+    assert "the default (no file)" in page.locator("#source").inner_text()
     page.get_by_text("live", exact=True).wait_for()
     see(site, "cmp-2", "cmp-3")
     page.locator("#row-up-up-down", has_text="2 hosts").wait_for()
     page.locator("#row-up-up-down").get_by_role("link", name="2 hosts").click()
-    expect(page.locator("h1")).to_have_text("2 hosts in one row")
+    expect(page.locator("h1")).to_have_text("2 hosts in this row")
     expect(page.locator(".names-list li")).to_have_text(["cmp-2", "cmp-3"])
     expect(page.locator("main")).to_contain_text("holdfast matrix explain cmp-2")
 
 
-def test_an_edit_is_tried_by_keyboard_alone_and_downloaded(site: Site, page: Page) -> None:
+def test_an_edit_is_tested_by_keyboard_and_downloaded(site: Site, page: Page) -> None:
     page.goto("/console/matrix")
-    field = page.get_by_role("textbox", name="Strategy")
+    field = page.get_by_role("textbox", name="HA matrix")
     assert "- {when: {storage: down}, do: recovery, for: 3s}" in field.input_value()
     field.focus()
     page.keyboard.press("Control+a")
@@ -73,8 +73,8 @@ def test_an_edit_is_tried_by_keyboard_alone_and_downloaded(site: Site, page: Pag
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.wait_for_url("**/matrix/try")
-    said = page.get_by_role("status").last.inner_text()
-    assert said == "4 rows differ; of the hosts as they are now, 1 would raise an alert."
+    result = page.get_by_role("status").last.inner_text()
+    assert result == "4 rows differ; hosts affected now: 1 would raise an alert."
     changed = page.locator("tr.differs.held")
     assert "recovery after 3 s" in changed.inner_text() and "cmp-3" in changed.inner_text()
     assert "alert after 3 s" in changed.inner_text()
@@ -86,16 +86,16 @@ def test_an_edit_is_tried_by_keyboard_alone_and_downloaded(site: Site, page: Pag
     assert matrix.parse(text, NETWORKS).rules[0].action == "alert"
 
 
-def test_what_is_wrong_is_said_by_line_and_the_line_is_shown(site: Site, page: Page) -> None:
+def test_problems_have_line_numbers_that_lead_to_the_line(site: Site, page: Page) -> None:
     before = kept(site)
     page.goto("/console/matrix")
-    page.get_by_role("textbox", name="Strategy").fill(BROKEN)
-    page.get_by_role("button", name="Try it").click()
-    said = page.get_by_role("alert")
-    expect(said).to_contain_text("line 2: network 'stroage' is unknown")
-    expect(said).to_contain_text("line 3: 'dwon' is no state")
-    expect(said).to_contain_text("{when: {stroage: down}, do: recovery}")
-    expect(page.get_by_role("textbox", name="Strategy")).to_have_value(BROKEN)
+    page.get_by_role("textbox", name="HA matrix").fill(BROKEN)
+    page.get_by_role("button", name="Test").click()
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("line 2: network 'stroage' is unknown")
+    expect(alert).to_contain_text("line 3: 'dwon' is no state")
+    expect(alert).to_contain_text("{when: {stroage: down}, do: recovery}")
+    expect(page.get_by_role("textbox", name="HA matrix")).to_have_value(BROKEN)
     page.wait_for_load_state()  # it is the script that goes to a line
     page.get_by_role("link", name="line 3").first.click()
     marked = "document.activeElement.value.slice(document.activeElement.selectionStart)"
@@ -104,7 +104,7 @@ def test_what_is_wrong_is_said_by_line_and_the_line_is_shown(site: Site, page: P
 
 
 @pytest.mark.parametrize(("path", "text"), [("try", ALERT), ("try", BROKEN), ("file", BROKEN)])
-def test_who_changes_the_theme_on_what_was_tried_sees_the_strategy(
+def test_a_theme_change_on_the_test_page_returns_to_the_matrix(
     site: Site, path: str, text: str
 ) -> None:
     person = Person(site)
@@ -112,7 +112,7 @@ def test_who_changes_the_theme_on_what_was_tried_sees_the_strategy(
     assert '<input type="hidden" name="next" value="/console/matrix">' in shown.text
 
 
-def test_rows_that_a_tried_strategy_leaves_out_are_named(site: Site) -> None:
+def test_rows_that_an_edited_matrix_leaves_out_are_named(site: Site) -> None:
     person = Person(site)
     word = person.word("/console/audit")
     shown = person.post("/console/matrix/try", {"text": ALERT}, word)
@@ -122,7 +122,7 @@ def test_rows_that_a_tried_strategy_leaves_out_are_named(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("theme", "width"), SCREENS)
-def test_everybody_can_use_it_on_any_screen(
+def test_pages_are_accessible_on_any_screen(
     browser: Browser, site: Site, theme: Any, width: int
 ) -> None:
     with opened(browser, site.url, color_scheme=theme) as page:
@@ -130,25 +130,25 @@ def test_everybody_can_use_it_on_any_screen(
         page.goto("/console/matrix")
         check_for_everybody(page)
         picture(page, f"matrix-{theme}-{width}")
-        page.get_by_role("textbox", name="Strategy").fill(ALERT + "otherwise: none\n")
-        page.get_by_role("button", name="Try it").click()
-        page.locator("h1", has_text="Tried").wait_for()
+        page.get_by_role("textbox", name="HA matrix").fill(ALERT + "otherwise: none\n")
+        page.get_by_role("button", name="Test").click()
+        page.locator("h1", has_text="Test result").wait_for()
         check_for_everybody(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         picture(page, f"matrix-tried-{theme}-{width}")
 
 
-def test_without_script_it_is_read_and_tried(browser: Browser, site: Site) -> None:
+def test_the_matrix_is_shown_and_tested_without_script(browser: Browser, site: Site) -> None:
     with opened(browser, site.url, java_script_enabled=False) as page:
         page.goto("/console/matrix")
-        page.get_by_role("textbox", name="Strategy").fill(
+        page.get_by_role("textbox", name="HA matrix").fill(
             "for: 0\nrules: []\notherwise: recovery\n"
         )
-        page.get_by_role("button", name="Try it").click()
-        expect(page.locator(".note")).to_contain_text("1 would wait for another time")
+        page.get_by_role("button", name="Test").click()
+        expect(page.locator(".note")).to_contain_text("1 would wait a different time")
 
 
-def test_names_that_somebody_chose_are_text(site: Site, page: Page) -> None:
+def test_names_of_hosts_and_monitors_are_escaped(site: Site, page: Page) -> None:
     strategy = {**matrix.default(NETWORKS).to_plain(), "source": f"/etc/{EVIL}"}
     other = matrix.parse("rules: []\notherwise: none\n", NETWORKS, EVIL).to_plain()
     see(site, EVIL, strategy=strategy)
@@ -166,7 +166,7 @@ def test_names_that_somebody_chose_are_text(site: Site, page: Page) -> None:
         conn.exec_driver_sql("DELETE FROM monitors")
 
 
-def test_it_is_for_administrators_and_says_so_where_there_is_none(
+def test_only_administrators_see_the_matrix_and_it_may_be_missing(
     build: Build, tmp_path: Path
 ) -> None:
     site = build(basic_config(tmp_path))
@@ -175,7 +175,7 @@ def test_it_is_for_administrators_and_says_so_where_there_is_none(
         assert member.get(f"/console/matrix{path}").status_code == 403
     assert member.post("/console/matrix/try", {"text": ""}).status_code == 403
     assert member.post("/console/matrix/file", {"text": ""}).status_code == 403
-    assert "No host monitor was heard of lately" in admin.get("/console/matrix").text
+    assert "No host monitor reports" in admin.get("/console/matrix").text
     assert admin.post("/console/matrix/try", {"text": ALERT}).status_code == 409
     assert admin.get("/console/matrix/row").status_code == 404
     see(site)
@@ -186,15 +186,13 @@ def test_it_is_for_administrators_and_says_so_where_there_is_none(
     assert bad.status_code == 400 and "Content-Disposition" not in bad.headers
 
 
-def test_the_same_strategy_changes_nothing() -> None:
+def test_an_equal_matrix_differs_in_no_row() -> None:
     now = matrix.default(NETWORKS)
     shown = {"rows": [{"health": dict(zip(NETWORKS, NO_STORAGE, strict=True)), "hosts": ["a"]}]}
     trial = compare(now, now, {**shown, "undecided": [], "blind": []})
-    assert trial.sentence == "It says the same of every combination as the strategy in force."
+    assert trial.sentence == "Every row has the same action as in the HA matrix in force."
     slow = matrix.parse(
         "for: 1m\nrules:\n  - {when: {storage: down}, do: recovery}\notherwise: none\n", NETWORKS
     )
     trial = compare(now, slow, {**shown, "undecided": [], "blind": []})
-    assert trial.sentence == (
-        "1 row differs; of the hosts as they are now, 1 would wait for another time."
-    )
+    assert trial.sentence == ("1 row differs; hosts affected now: 1 would wait a different time.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of hosts and guests, and the alarms on them, as people see them."""
+"""Pages of metrics and alarms of hosts and guests."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def ago(minutes: float) -> str:
     return (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
 
 
-def expect_fact(page: Page, said: str) -> None:
-    """What it is of and how it is, as they are read one after the other."""
-    expect(page.locator("#facts")).to_contain_text(said, use_inner_text=True)
+def expect_fact(page: Page, text: str) -> None:
+    """Expect a term of the alarm details followed by its value."""
+    expect(page.locator("#facts")).to_contain_text(text, use_inner_text=True)
 
 
 def alarm(site: Site, begin: float, event: str = "raised", at: float | None = None) -> None:
-    """Of the rule busy about web-1, as the agent of cmp-1 tells it."""
+    """Report the alarm busy of web-1 as the agent of cmp-1."""
     first = ago(begin)
     site_key = f"{GUEST}/busy/{begin}"
     body = alarm_body(event, ago(begin if at is None else at), first_at=first, key=site_key)
@@ -53,13 +53,13 @@ def alarm(site: Site, begin: float, event: str = "raised", at: float | None = No
 
 @pytest.fixture
 def own(build: Build, browser: Browser) -> Iterator[tuple[Site, Page]]:
-    """A site where no test has looked or raised an alarm before, and a window on it."""
+    """A site without requested metrics and without alarms, and a browser page."""
     site = build()
     with opened(browser, site.url) as page:
         yield site, page
 
 
-def test_who_opens_a_host_has_its_numbers_sent_and_sees_them_come(
+def test_opening_a_host_requests_its_metrics_and_shows_them_as_they_arrive(
     own: tuple[Site, Page], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents, "FRESH", timedelta(hours=1))  # however slow this machine is
@@ -68,20 +68,20 @@ def test_who_opens_a_host_has_its_numbers_sent_and_sees_them_come(
     alarm(site, 29)
     alarm(site, 29, "cleared", 20)
     page.goto("/console/metrics/cmp-2")
-    page.locator("#said-of-numbers", has_text="asked for").wait_for()
+    page.locator("#metrics-status", has_text="requested").wait_for()
     assert set(site.core.store.samples.wanted()) == {"cmp-2"}
     page.goto("/console/metrics/cmp-1")
-    page.locator("#said-of-numbers", has_text="asked for").wait_for()
+    page.locator("#metrics-status", has_text="requested").wait_for()
     put(site, busy())
     page.get_by_role("heading", name="web-1").wait_for()
-    expect(page.locator("#said-of-numbers")).to_contain_text("numbers come in")
+    expect(page.locator("#metrics-status")).to_contain_text("live metrics arrive")
     first = page.locator("section.entity", has=page.get_by_role("heading", name="web-1"))
     cpu = first.locator("figure", has_text="CPU").first
     assert cpu.locator("figcaption").inner_text().split("\n") == ["CPU", "20 %"]
     assert cpu.locator(".range").inner_text() == "20 % \N{EN DASH} 99 %"
     shown = first.get_by_role("img", name="CPU of web-1")
-    said = shown.locator("desc").text_content() or ""
-    assert said.startswith("least 20 %, most 99 %, last 20 %; alarm busy (warning) stood from ")
+    text = shown.locator("desc").text_content() or ""
+    assert text.startswith("min 20 %, max 99 %, last 20 %; alarm busy (warning) from ")
     assert shown.locator("rect.band").count() == 1 and shown.locator("line.level").count() == 1
     assert first.get_by_role("img", name="Memory used of web-1").locator("rect").count() == 0
     assert first.locator(".part").all_inner_texts() == ["disk vda", "interface tap0"]
@@ -89,7 +89,7 @@ def test_who_opens_a_host_has_its_numbers_sent_and_sees_them_come(
     page.get_by_role("heading", name="Alarm busy of web-1").wait_for()
 
 
-def test_names_that_a_tenant_chose_are_text(site: Site, page: Page) -> None:
+def test_tenant_chosen_names_are_escaped(site: Site, page: Page) -> None:
     put(site, busy())
     page.goto("/console/metrics/cmp-1?q=" + EVIL)
     assert page.locator("h3").all_inner_texts()[0].startswith(EVIL)
@@ -102,7 +102,7 @@ def test_names_that_a_tenant_chose_are_text(site: Site, page: Page) -> None:
     expect_fact(page, f"project {WORSE}")
 
 
-def test_a_look_changes_nothing_and_without_script_a_button_asks(
+def test_a_get_changes_nothing_and_without_script_a_button_requests_metrics(
     browser: Browser, site: Site
 ) -> None:
     paths = ("metrics", "metric-rows", "metrics/cmp-4", "metrics/cmp-4/figures", "alarms", "rules")
@@ -113,11 +113,11 @@ def test_a_look_changes_nothing_and_without_script_a_button_asks(
     assert kept(site) == before
     with opened(browser, site.url, java_script_enabled=False) as page:
         page.goto("/console/metrics/cmp-4")
-        expect(page.locator("#said-of-numbers")).to_contain_text("nobody looked at it")
-        page.get_by_role("button", name="Look at it now").click()
-        expect(page.locator("#said-of-numbers")).to_contain_text("asked for")
+        expect(page.locator("#metrics-status")).to_contain_text("no page requested them")
+        page.get_by_role("button", name="Start live metrics").click()
+        expect(page.locator("#metrics-status")).to_contain_text("requested")
         put(site, hour(host="cmp-4", simulated=True), "cmp-4")  # the page comes again by itself
-        expect(page.locator("main")).to_contain_text("simulated: these numbers are made up")
+        expect(page.locator("main")).to_contain_text("simulated metrics")
         expect(page.locator("figure", has_text="CPU").first).to_contain_text("50 %")
         expect(page.locator('meta[http-equiv="refresh"]')).to_have_count(0)
     for path in ("metrics/nobody", "metrics/x%0d%0ay"):
@@ -126,22 +126,22 @@ def test_a_look_changes_nothing_and_without_script_a_button_asks(
 
 def test_hosts_are_listed_with_their_agents_and_alarms(site: Site, page: Page) -> None:
     rules = {"version": "3-abc", "central": "old"}
-    told = beat_body(rules=rules, firing=2, deaf=EVIL, heartbeat_s=SLOW_S)
-    site.call("PUT", f"{OWN}/agents/cmp-3", json=told)
+    beat = beat_body(rules=rules, firing=2, deaf=EVIL, heartbeat_s=SLOW_S)
+    site.call("PUT", f"{OWN}/agents/cmp-3", json=beat)
     report(site, alarm_body(host="cmp-1", key="listed"))
     page.goto("/console/metrics")
     rows = page.locator("#hosts-rows tr").all_inner_texts()
     assert rows[0].startswith("cmp-1") and "alarm" in rows[0]
     third = next(row for row in rows if row.startswith("cmp-3"))
-    assert "alive" in third and "2 alarms on it" in third and EVIL in third
-    assert "on their way" in third
+    assert "alive" in third and "2 alarms firing" in third and EVIL in third
+    assert "update pending" in third
     page.get_by_label("Host", exact=True).fill("mp-2")
     page.keyboard.press("Enter")
     page.get_by_text("1 host.", exact=True).wait_for()
     expect(page.locator("#hosts-rows th")).to_have_text(["cmp-2"])
 
 
-def test_more_alarms_than_are_listed_are_told_of_and_counted(
+def test_the_alarm_list_says_that_it_is_cut_and_the_host_list_counts_all(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = build()
@@ -158,18 +158,16 @@ def test_more_alarms_than_are_listed_are_told_of_and_counted(
     person = Person(site)
     listed = person.get("/console/alarms").text
     assert listed.count('<tr id="alarm-') == 2
-    assert "These 2 are the newest. There are more: search by host" in listed
+    assert "The list shows the newest 2 alarms. Filter by host" in listed
     assert "--limit 2" in listed
     only = person.get("/console/alarms?host=cmp-2").text
-    assert only.count('<tr id="alarm-') == 1 and "There are more" not in only
+    assert only.count('<tr id="alarm-') == 1 and "The list shows" not in only
     rows = person.get("/console/metrics").text.split('<tr id="host-')[1:]
     assert "1,001 alarms" in rows[0] and rows[0].startswith("cmp-1")
     assert "1 alarm<" in rows[1] and rows[1].startswith("cmp-2")
 
 
-def test_an_open_page_says_when_rules_have_come_and_when_an_agent_falls_silent(
-    site: Site, page: Page
-) -> None:
+def test_an_open_page_shows_loaded_rules_and_missing_heartbeats(site: Site, page: Page) -> None:
     def beat(version: str) -> None:
         rules = {"version": version, "central": version}
         site.call("PUT", f"{OWN}/agents/cmp-4", json=beat_body(rules=rules, heartbeat_s=SLOW_S))
@@ -182,16 +180,16 @@ def test_an_open_page_says_when_rules_have_come_and_when_an_agent_falls_silent(
     )
     page.goto("/console/metrics?q=cmp-4")
     row = page.locator("#hosts-rows tr")
-    expect(row).to_contain_text("on their way")
+    expect(row).to_contain_text("update pending")
     page.wait_for_selector("#live.on")
     beat(wanted)
-    expect(row).not_to_contain_text("on their way")
+    expect(row).not_to_contain_text("update pending")
     expect(row).to_contain_text("alive")
     long_ago = datetime.now(UTC) - timedelta(hours=1)
     with site.core.store.database.write() as conn:
         mine = agents_table.c.host == "cmp-4"
         conn.execute(sa.update(agents_table).where(mine).values(seen_at=long_ago))
-    expect(row).to_contain_text("silent since")
+    expect(row).to_contain_text("no heartbeat since")
 
 
 def test_an_alarm_is_answered_by_keyboard(site: Site, page: Page) -> None:
@@ -199,17 +197,17 @@ def test_an_alarm_is_answered_by_keyboard(site: Site, page: Page) -> None:
     page.goto("/console/alarms?rule=answered")
     page.get_by_role("link", name="answered").focus()
     page.keyboard.press("Enter")
-    page.get_by_role("button", name="I take care of it").focus()
+    page.get_by_role("button", name="Acknowledge").focus()
     page.keyboard.press("Enter")
-    page.get_by_text("admin takes care of it: it is not told again").wait_for()
-    expect_fact(page, "taken care of by admin")
+    page.get_by_text("admin acknowledged the alarm: no further notifications").wait_for()
+    expect_fact(page, "acknowledged by admin")
     page.locator("select#for").select_option("4h")
-    page.get_by_role("button", name="Mute it").press("Enter")
-    page.get_by_text("nothing is told of it for 4h").wait_for()
-    expect_fact(page, "silent until")
+    page.get_by_role("button", name="Mute").press("Enter")
+    page.get_by_text("alarm muted for 4h").wait_for()
+    expect_fact(page, "muted until")
     page.get_by_role("button", name="End the mute").press("Enter")
-    page.get_by_text("it is told of again").wait_for()
-    expect_fact(page, "silent no")
+    page.get_by_text("mute ended").wait_for()
+    expect_fact(page, "muted no")
     page.wait_for_selector("#live.on")
     page.locator("select#for").select_option("7 days")
     page.locator("h1").click()
@@ -218,16 +216,16 @@ def test_an_alarm_is_answered_by_keyboard(site: Site, page: Page) -> None:
     page.get_by_role("button", name="End the mute").wait_for()
     expect(page.locator("select#for")).to_have_value("7d")
     report(site, alarm_body("cleared", ago(0), rule="answered", key="answered", reason=EVIL))
-    page.locator("#facts", has_text="over").get_by_text(EVIL).wait_for()
+    page.locator("#facts", has_text="resolved").get_by_text(EVIL).wait_for()
 
 
-def test_what_rules_would_have_said_is_worked_out_once(
+def test_the_preview_of_a_simulated_host_is_computed_once(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worked: list[Any] = []
+    texts: list[Any] = []
 
     def counted(text: str, hours: Any) -> Any:
-        worked.append(text)
+        texts.append(text)
         return preview(text, hours)
 
     monkeypatch.setattr(metrics, "preview", counted)
@@ -238,15 +236,15 @@ def test_what_rules_would_have_said_is_worked_out_once(
         "cmp-3",
     )
     for _ in range(3):
-        seen = Person(site).get("/console/metrics/cmp-3/figures").text
-        assert "alarm busy (warning) stood from" in seen
-    assert len(worked) == 1
+        charts = Person(site).get("/console/metrics/cmp-3/figures").text
+        assert "alarm busy (warning) from" in charts
+    assert len(texts) == 1
     site.core.store.alarm_rules.remove("base", "ann")
     assert "alarm busy" not in Person(site).get("/console/metrics/cmp-3/figures").text
 
 
 @pytest.mark.parametrize(("theme", "width"), SCREENS)
-def test_everybody_can_use_it_on_any_screen(
+def test_pages_are_accessible_on_any_screen(
     browser: Browser, site: Site, theme: Any, width: int
 ) -> None:
     put(site, busy())
@@ -266,17 +264,17 @@ def test_a_member_sees_alarms_of_the_own_project_and_no_hosts(build: Build, tmp_
     site = build(basic_config(tmp_path))
     alarm_id = furnish_alarm(site)
     member, reader, other = (Person(site, name) for name in ("member", "reader", "other"))
-    seen = member.get("/console/metrics").text
-    assert "web-1" in seen and 'href="/console/metrics/' not in seen
-    assert 'href="/console/rules"' not in seen
+    listed = member.get("/console/metrics").text
+    assert "web-1" in listed and 'href="/console/metrics/' not in listed
+    assert 'href="/console/rules"' not in listed
     assert "web-1" not in other.get("/console/alarms").text
     place = f"/console/alarms/{alarm_id}"
     assert other.get(place).status_code == 404
     assert other.post(f"{place}/ack", {}).status_code == 404
     assert other.post(f"{place}/mute", {"for": "1h"}).status_code == 404
-    assert "I take care of it" not in reader.get(place).text
+    assert '<button class="main">Acknowledge' not in reader.get(place).text
     assert reader.post(f"{place}/ack", {}).status_code == 403
-    assert "I take care of it" in member.get(place).text
+    assert '<button class="main">Acknowledge' in member.get(place).text
     assert member.post(f"{place}/mute", {"for": "forever"}).status_code == 400
     assert other.post(f"{place}/end", {}).status_code == 404
     assert reader.post(f"{place}/end", {}).status_code == 403
@@ -287,13 +285,13 @@ def test_a_member_sees_alarms_of_the_own_project_and_no_hosts(build: Build, tmp_
     assert member.post(f"{place}/ack", {}).status_code == 303
     for path in ("metric-rows", "metrics/cmp-1", "metrics/cmp-1/figures", "rules", "rules/new"):
         assert member.get(f"/console/{path}").status_code == 403, path
-    assert member.post("/console/metrics/cmp-1/look", {}).status_code == 403
+    assert member.post("/console/metrics/cmp-1/watch", {}).status_code == 403
 
 
-# pictures
+# Charts
 
 
-def test_peaks_stay_and_what_is_not_known_is_a_gap() -> None:
+def test_peaks_stay_and_unknown_values_are_gaps() -> None:
     values = flat(0.2)
     values[100] = 0.9
     values[200:260] = flat(math.nan)[:60]
@@ -302,10 +300,10 @@ def test_peaks_stay_and_what_is_not_known_is_a_gap() -> None:
     assert drawn.line.count("M") == 2 and f" {60 - 0.9 * 56:.3g}" in drawn.line
     assert len(drawn.line) < 1500
     nothing = metrics.draw_spark("s", "load1", flat(math.nan), hour())
-    assert nothing.line == "" and nothing.words.endswith("last not known")
+    assert nothing.line == "" and nothing.description.endswith("last unknown")
 
 
-def test_an_alarm_is_drawn_where_it_stood_and_cut_to_the_hour() -> None:
+def test_the_band_of_an_alarm_is_cut_to_the_hour() -> None:
     made = hour()
     begin = datetime.fromtimestamp(made.begin * 10, UTC)
     long_ago = Mark("old", "info", "ok", begin - timedelta(hours=2), begin - timedelta(hours=1))
@@ -313,13 +311,13 @@ def test_an_alarm_is_drawn_where_it_stood_and_cut_to_the_hour() -> None:
     drawn = metrics.draw_spark("s", "util_ratio", flat(0.5), made, [long_ago, since])
     (band,) = drawn.bands
     assert (band.x, band.width, band.begins) == (0, metrics.WIDE, False)
-    assert "alarm hot (critical) stood from" in drawn.words and "still does" in drawn.words
+    assert "alarm hot (critical) from" in drawn.description and "still open" in drawn.description
 
 
 def test_many_guests_are_on_several_pages_and_found_by_name() -> None:
     made = hour(*(guest(f"id-{n}", f"web-{n:02}", flat(0.1)) for n in range(30)))
-    laid = metrics.lay_out(made, {}, "", 3)
-    assert (laid.found, laid.page, laid.pages) == (30, 3, 3)
-    assert [one.name for one in laid.guests] == [f"web-{n}" for n in range(24, 30)]
+    layout = metrics.lay_out(made, {}, "", 3)
+    assert (layout.matches, layout.page, layout.pages) == (30, 3, 3)
+    assert [guest.name for guest in layout.guests] == [f"web-{n}" for n in range(24, 30)]
     assert [one.name for one in metrics.lay_out(made, {}, "WEB-07").guests] == ["web-07"]
     assert metrics.lay_out(made, {}, "", 99).page == 3

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page shows beside its main thing has rights of its own: where a server is, what recovery
-does, what stands out, what was written down."""
+"""Rights on details of pages: the host of a server, incidents, alarms and audit lines."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.console.wall import FRESH
+from holdfast.console.wall import TILES_URL
 from tests.api.audits import write_line
 from tests.api.cases import write_incident
 from tests.api.house import LATER, LEASES, basic_config, when
@@ -19,21 +18,21 @@ from tests.console.people import Person
 from tests.console.site import Site
 
 Build = Callable[..., Site]
-#: Nobody but the test says how hosts stand, or does anything about it.
+#: Only the test changes host statuses; no recovery, no repair.
 QUIET = "[monitors]\npoll = false\n[reservation]\nrepair = false\n"
 HERE = "/console/leases"
 MEMBER = "role:member or role:admin"
 
 
 def ruled(build: Build, folder: Path, **rules: str) -> Site:
-    """A site whose operator gave some rights to others than we do."""
+    """Build a site with other policy rules."""
     policy = folder / "policy.yaml"
     lines = (f'"holdfast:{name.replace("__", ":")}": "{rule}"\n' for name, rule in rules.items())
     policy.write_text("".join(lines))
     return build(f"{basic_config(folder)}{QUIET}[oslo_policy]\npolicy_file = {policy}\n")
 
 
-# where a server is
+# The host of a server
 
 
 def leased_server(site: Site) -> dict[str, Any]:
@@ -42,11 +41,8 @@ def leased_server(site: Site) -> dict[str, Any]:
     return site.lease("member", start_date=when(days=1), reservations=[wanted])
 
 
-def test_an_owner_does_not_learn_where_a_leased_server_will_be(
-    build: Build, tmp_path: Path
-) -> None:
-    """Whoever asks first: what was written for an admin is not shown to the owner, nor the other
-    way round."""
+def test_an_owner_does_not_see_the_host_of_a_leased_server(build: Build, tmp_path: Path) -> None:
+    """A cached answer for an admin is not shown to the owner, nor the other way round."""
     site = ruled(build, tmp_path)
     lease = leased_server(site)
     paths = (f"{LEASES}/{lease['id']}", LEASES)
@@ -66,10 +62,10 @@ def test_an_owner_does_not_learn_where_a_leased_server_will_be(
     assert tried.status_code == 200 and "cmp-" not in str(tried.json)
 
 
-# the wall
+# The wall
 
 
-def test_who_may_list_hosts_does_not_read_incidents_or_count_alarms_there(
+def test_a_user_who_may_list_hosts_sees_no_incidents_and_no_alarms(
     build: Build, tmp_path: Path
 ) -> None:
     site = ruled(build, tmp_path, host__list=MEMBER)
@@ -84,24 +80,24 @@ def test_who_may_list_hosts_does_not_read_incidents_or_count_alarms_there(
     whole = seen("admin", "/")
     for secret in (own, "1 alarm"):
         assert secret in whole, secret
-    for path in (f"{FRESH}?since=", "/", "/console/hosts/cmp-1"):
-        seen("admin", path)  # what is worked out once for all admins is not for him
+    for path in (f"{TILES_URL}?since=", "/", "/console/hosts/cmp-1"):
+        seen("admin", path)  # fills the rendering shared by admins
         text = seen("member", path)
         assert "cmp-1" in text
         assert not [secret for secret in secrets if secret in text], path
 
 
-def test_who_may_list_incidents_too_reads_them_on_the_wall(build: Build, tmp_path: Path) -> None:
+def test_a_user_who_may_list_incidents_sees_them_on_the_wall(build: Build, tmp_path: Path) -> None:
     site = ruled(build, tmp_path, host__list=MEMBER, incident__list=MEMBER)
     own = write_incident(site, host="cmp-1")
     assert own in Person(site, "member").get("/").text
 
 
-# the audit
+# The audit log
 
 
 @pytest.mark.parametrize("given", ["incident__show", "audit__list"])
-def test_an_incidents_page_tells_other_projects_things_to_admins_alone(
+def test_an_incident_page_shows_other_projects_only_to_admins(
     build: Build, tmp_path: Path, given: str
 ) -> None:
     site = ruled(build, tmp_path, **{"incident__show": MEMBER, given: MEMBER})
@@ -114,13 +110,13 @@ def test_an_incidents_page_tells_other_projects_things_to_admins_alone(
 
 
 @pytest.mark.parametrize("may", [True, False])
-def test_an_owner_reads_the_history_of_a_lease_with_the_right_to_read_the_audit(
+def test_the_history_of_a_lease_needs_the_right_to_read_the_audit_log(
     build: Build, tmp_path: Path, may: bool
 ) -> None:
     site = ruled(build, tmp_path, **({} if may else {"audit__list": "role:admin"}))
     lease = site.lease("member", name="ours", start_date=when(days=1))
     text = Person(site, "member").get(f"{HERE}/{lease['id']}").text
     assert ("lease ours booked" in text) is may
-    assert ("do not let you read the audit" in text) is not may
+    assert ("do not permit reading the audit log" in text) is not may
     assert "PENDING" in text
     assert "lease ours booked" in Person(site, "admin").get(f"{HERE}/{lease['id']}").text

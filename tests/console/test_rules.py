@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarm rules as people write them: what they would have said of the last hour, while they type."""
+"""The editor of alarm rules: preview while the user types, save, versions and rollback."""
 
 from __future__ import annotations
 
@@ -36,17 +36,18 @@ class Writer(Person):
         return super().post(path, fields, word or self.word("/console/rules"))
 
 
-def test_who_types_sees_what_would_have_been_and_saves_it(site: Site, page: Page) -> None:
+def test_the_preview_follows_the_typing_and_the_rules_are_saved(site: Site, page: Page) -> None:
     page.goto("/console/rules")
-    page.get_by_role("link", name="Write new rules").click()
+    page.get_by_role("link", name="New rules").click()
     page.wait_for_url("**/console/rules/new")  # with its script, which hears what is typed
     page.get_by_role("textbox", name="Name", exact=True).fill("mine")
     text = page.get_by_role("textbox", name="Rules")
     text.fill(HOT)
     story = page.locator(".story", has_text="hot")
     story.wait_for()
-    said = story.inner_text()
-    assert "guest web-1 on cmp-1 · project blue" in said and "critical · fired 1 time" in said
+    text_shown = story.inner_text()
+    assert "guest web-1 on cmp-1 · project blue" in text_shown
+    assert "critical · fired 1 time" in text_shown
     steps = [one.split(" UTC ")[1] for one in story.locator(".changes li").all_inner_texts()]
     assert [one.replace("\n", " ") for one in steps] == [
         "ok → ○pending at 99 %",
@@ -62,35 +63,35 @@ def test_who_types_sees_what_would_have_been_and_saves_it(site: Site, page: Page
     page.get_by_role("link", name="line 3").first.click()
     assert page.evaluate("document.activeElement.selectionStart") == len(HOT)
     text.fill(HOT.replace("> 90%", "> 99.9%"))
-    page.locator("#preview", has_text="nothing would have been said: hot").wait_for()
+    page.locator("#preview", has_text="Rules that raise no alarm: hot").wait_for()
     page.get_by_role("button", name="Save").press("Enter")
-    page.get_by_text("rules mine are at version 1; hosts take them up now").wait_for()
+    page.get_by_text("rules mine: version 1 saved; agents load it now").wait_for()
     expect(page.locator("pre.text")).to_contain_text("99.9%")
 
 
-def test_versions_are_gone_back_to_and_taken_away(site: Site, page: Page) -> None:
+def test_rules_are_rolled_back_and_deleted(site: Site, page: Page) -> None:
     page.goto("/console/rules/of/base")
     text = page.locator("pre.text")
     expect(text).to_contain_text("90%")
     page.get_by_role("link", name="1", exact=True).click()
-    expect(page.locator("dl.facts")).to_contain_text("as it was")
+    expect(page.locator("dl.facts")).to_contain_text("old version")
     expect(text).to_contain_text("95%")
-    page.get_by_role("button", name="Back to 1").press("Enter")
-    page.get_by_text("what version 1 said is in force again, as version 3").wait_for()
+    page.get_by_role("button", name="Roll back to 1").press("Enter")
+    page.get_by_text("version 1 restored as version 3").wait_for()
     expect(text).to_contain_text("95%")
     page.on("dialog", lambda dialog: dialog.accept())
-    page.get_by_role("button", name="Take them away").click()
-    page.get_by_text("rules base are gone").wait_for()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_text("rules base deleted").wait_for()
     page.goto("/console/rules/of/base")
-    page.get_by_role("button", name="Back to 3").click()
+    page.get_by_role("button", name="Roll back to 3").click()
     page.get_by_text("as version 5").wait_for()
 
 
-def test_a_document_that_somebody_else_saves_is_followed(site: Site, page: Page) -> None:
+def test_an_open_document_follows_another_user(site: Site, page: Page) -> None:
     page.goto("/console/rules/of/base")
     page.wait_for_selector("#live.on")
     furnish_rules(site)
-    page.get_by_role("button", name="Back to 3").wait_for()
+    page.get_by_role("button", name="Roll back to 3").wait_for()
     expect(page.locator("dl.facts")).to_contain_text("version 4", use_inner_text=True)
 
 
@@ -100,7 +101,7 @@ def test_without_script_a_button_shows_the_preview(browser: Browser, site: Site)
         page.get_by_role("textbox", name="Rules").fill(BUSY.replace("95", "70"))
         page.get_by_role("button", name="Preview").click()
         expect(page.locator("#preview")).to_contain_text(
-            "1 alarm would have fired within the last hour on 1 host"
+            "1 alarm would have fired in the last hour on 1 host"
         )
         expect(page.get_by_role("textbox", name="Rules")).to_have_value(re.compile("70%"))
         page.get_by_role("textbox", name="Rules").fill(EVIL)
@@ -109,7 +110,7 @@ def test_without_script_a_button_shows_the_preview(browser: Browser, site: Site)
         expect(page.get_by_role("textbox", name="Rules")).to_have_value(EVIL)
 
 
-def test_what_cannot_be_kept_is_shown_again_with_why(site: Site) -> None:
+def test_a_refused_document_comes_back_with_the_reason(site: Site) -> None:
     one = Writer(site)
     site.settled()  # what other tests began is over
     before = kept(site)
@@ -126,7 +127,7 @@ def test_what_cannot_be_kept_is_shown_again_with_why(site: Site) -> None:
     assert one.get("/console/rules/of/base?version=9").status_code == 404
 
 
-def test_a_preview_holds_for_whom_the_rules_do(site: Site) -> None:
+def test_a_preview_keeps_to_the_scope_of_the_rules(site: Site) -> None:
     one = Writer(site)
 
     def seen(scope: str, text: str = HOT, host: str = "") -> str:
@@ -138,19 +139,19 @@ def test_a_preview_holds_for_whom_the_rules_do(site: Site) -> None:
     assert "mine.hot" in seen("project:blue") and "web-1" in seen("project:blue")
     assert "web-1" not in seen("project:red")
     assert "web-1" in seen("host:cmp-1") and "web-1" not in seen("host:cmp-2")
-    assert "cmp-2" in site.core.store.samples.wanted()  # it was asked for its numbers
+    assert "cmp-2" in site.core.store.samples.wanted()  # the preview requested its metrics
     assert "cmp-3" in seen("project:blue", host="CMP-3")
     assert "cmp-nobo" not in seen("project:blue", host="cmp-nobo")
     assert "cmp-nobo" not in site.core.store.samples.wanted()
     kept = HOT.replace("util_ratio", "cpu_time_ns").replace(
         "'> 90%'", "'> 1', measure: rate, over: 1m"
     )
-    assert "Of rule hot nothing can be said: cpu_time_ns is not kept" in seen("all", kept)
+    assert "Rule hot has no preview: Holdfast does not keep cpu_time_ns" in seen("all", kept)
     assert "scope: &#39;nowhere&#39; is none" in seen("nowhere")
 
 
 @pytest.mark.parametrize(("theme", "width"), SCREENS)
-def test_everybody_can_use_it_on_any_screen(
+def test_pages_are_accessible_on_any_screen(
     browser: Browser, site: Site, theme: Any, width: int
 ) -> None:
     with opened(browser, site.url, color_scheme=theme) as page:

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forms that were refused: what was entered is where it was entered, and nothing else is chosen
-instead; a page that a form made can be looked at again. The command that a form shows does what is
-chosen in it."""
+"""Refused forms keep their input, and the command of a form follows its fields."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def site(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def form(text: str, action: str) -> str:
-    """One form of a page."""
+    """Return the form with this action."""
     found = re.search(rf'<form [^>]*action="{re.escape(action)}".*?</form>', text, re.DOTALL)
     assert found, action
     return found[0]
@@ -51,7 +49,7 @@ def reason(text: str, action: str) -> str:
 
 
 def chosen(text: str, select: str) -> str:
-    """The value of the option that is selected; the first one otherwise."""
+    """Return the selected option of a select element, or its first."""
     (inner,) = re.findall(rf'<select id="{select}"[^>]*>(.*?)</select>', text, re.DOTALL)
     options = re.findall(
         r'<option(?: value="([^"]*)")?(?: data-word="\w+")?( selected)?>([^<]*)', inner
@@ -72,12 +70,12 @@ def word(person: Person) -> str:
         ("maintenance", {"host": "cmp-99", "lasts": "86400"}),
     ],
 )
-def test_what_was_typed_stays_in_the_form_where_it_was_typed(
+def test_a_refused_form_keeps_its_input_and_other_forms_stay_empty(
     site: Site, name: str, fields: dict[str, str]
 ) -> None:
     person = Person(site)
-    said = {"reason": 'a "storm"', **fields}
-    answer = person.post(f"{SWITCHES}/{name}", said, word(person))
+    entered = {"reason": 'a "storm"', **fields}
+    answer = person.post(f"{SWITCHES}/{name}", entered, word(person))
     assert answer.status_code in (400, 404), answer.text
     for one in ("pause", "maintenance", "approve"):
         typed = reason(answer.text, f"{SWITCHES}/{one}")
@@ -89,9 +87,7 @@ def test_what_was_typed_stays_in_the_form_where_it_was_typed(
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_segment_that_was_to_be_paused_stays_chosen_instead_of_everywhere(
-    site: Site, gone: bool
-) -> None:
+def test_a_refused_pause_keeps_its_segment(site: Site, gone: bool) -> None:
     (south,) = [one for one, name in _segments(site) if name == "south"]
     segment = "5e600000-0000-4000-8000-000000000001" if gone else south
     person = Person(site)
@@ -108,7 +104,7 @@ def _segments(site: Site) -> list[tuple[str, str]]:
     return list(site.core.store.cases.segment_names().items())
 
 
-def test_a_pause_of_a_segment_is_told_by_its_name(site: Site) -> None:
+def test_the_message_of_a_pause_names_the_segment(site: Site) -> None:
     (north,) = [one for one, name in _segments(site) if name == "north"]
     person = Person(site)
     fields = {"segment": north, "lasts": "900", "reason": "power test"}
@@ -116,10 +112,10 @@ def test_a_pause_of_a_segment_is_told_by_its_name(site: Site) -> None:
     assert done.status_code == 303
     assert "paused in segment north" in person.get(SWITCHES).text
     person.post(f"{SWITCHES}/resume", {"segment": north}, word(person))
-    assert "recovery goes on in segment north" in person.get(SWITCHES).text
+    assert "recovery resumed in segment north" in person.get(SWITCHES).text
 
 
-def test_an_order_that_was_refused_keeps_its_words_to_itself(site: Site) -> None:
+def test_a_refused_incident_action_keeps_its_reason(site: Site) -> None:
     own = write_incident(site, host="cmp-2")
     person = Person(site)
     fields = {"reason": "x" * 1001}
@@ -139,7 +135,7 @@ def test_an_order_that_was_refused_keeps_its_words_to_itself(site: Site) -> None
         ("/console/leases", {"do": "check"}),
     ],
 )
-def test_who_changes_the_theme_on_a_page_that_a_form_made_sees_a_page(
+def test_a_theme_change_after_a_refused_form_shows_a_page(
     site: Site, path: str, fields: dict[str, str]
 ) -> None:
     person = Person(site)
@@ -152,7 +148,7 @@ def test_who_changes_the_theme_on_a_page_that_a_form_made_sees_a_page(
     assert person.get(there.headers["Location"]).status_code == 200, there.headers["Location"]
 
 
-def test_who_changes_the_theme_after_an_order_was_refused_sees_the_incident(site: Site) -> None:
+def test_a_theme_change_after_a_refused_action_shows_the_incident(site: Site) -> None:
     own = write_incident(site, host="cmp-4")
     person = Person(site)
     answer = person.post(f"{INCIDENTS}/{own}/abort", {"reason": ""}, word(person))
@@ -185,19 +181,19 @@ def test_who_changes_the_theme_after_an_order_was_refused_sees_the_incident(site
         ),
     ],
 )
-def test_a_form_is_said_as_a_command_as_it_is_filled_in(line: list[str], wanted: str) -> None:
+def test_the_command_of_a_form_has_its_fields_and_parses(line: list[str], wanted: str) -> None:
     assert shlex.join(line) == f"holdfast {wanted}"
     understood(shlex.join(line))
 
 
 def understood(line: str) -> None:
-    """By the real one."""
+    """Parse the line with the real client."""
     app = HoldfastApp()
     factory, name, rest = app.command_manager.find_command(shlex.split(line)[1:])
     factory(app, None, name).get_parser(name).parse_args(rest)
 
 
-def test_a_form_that_comes_back_shows_the_command_for_what_was_chosen(site: Site) -> None:
+def test_a_refused_form_shows_the_command_for_its_input(site: Site) -> None:
     person = Person(site)
     fields = {"segment": "north", "lasts": "forever", "reason": " "}
     answer = person.post(f"{SWITCHES}/pause", fields, word(person))
@@ -211,7 +207,7 @@ def command(page: Page, name: str) -> str:
     return line.removeprefix("holdfast ")
 
 
-def test_the_command_of_a_form_follows_what_is_chosen(browser: Browser, site: Site) -> None:
+def test_the_command_follows_the_fields_of_the_form(browser: Browser, site: Site) -> None:
     with opened(browser, site.url) as page:
         page.goto(SWITCHES)
         assert command(page, "pause") == "recovery pause --for 1h --reason TEXT"
@@ -234,9 +230,7 @@ def test_the_command_of_a_form_follows_what_is_chosen(browser: Browser, site: Si
         assert command(page, "approve") == "recovery approve --domain 'rack a' --reason TEXT"
 
 
-def test_on_an_incidents_page_it_follows_too_and_stays_while_the_page_does(
-    browser: Browser, site: Site
-) -> None:
+def test_the_command_on_an_incident_page_survives_a_refresh(browser: Browser, site: Site) -> None:
     (north,) = [one for one, name in _segments(site) if name == "north"]
     own = write_incident(site, host="cmp-5", segment=north)
     with opened(browser, site.url) as page:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times are UTC, and the pointer shows the local one: in text, in bars and in pictures."""
+"""Times are UTC, and tooltips show the local time: in text, in bars and in charts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.console.test_wall import QUIET, add_window
 from tests.console.tour import furnish, walked
 from tests.processes import eventually
 
-#: Half an hour off, so that no hour of UTC looks like one of theirs.
+#: A zone with a half-hour offset, so that no UTC time equals a local time.
 THERE = {"timezone_id": "Asia/Kolkata", "locale": "en-GB"}
 AHEAD = timedelta(hours=5, minutes=30)
 TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d")
-#: What is not text that somebody reads: pictures, commands, what is filled in.
+#: Parts of a page that are no prose: charts, commands, input.
 BESIDE = re.compile(r"<(svg|code|textarea|pre|script|time)\b.*?</\1>|<[^>]*>", re.DOTALL)
 
-#: The story of an incident stands at the end of its page, as `holdfast incident explain` prints it.
-AS_THE_COMMAND_TELLS_IT = '<section id="incident-story"'
+#: The explanation at the end of an incident page, as `holdfast incident explain` prints it.
+EXPLANATION = '<section id="incident-story"'
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +45,13 @@ def local(at: datetime) -> str:
 
 
 def pointed(page: Page, at: Locator) -> str:
-    """What the pointer shows there."""
+    """Return the tooltip."""
     at.scroll_into_view_if_needed()
     at.hover(force=True)
     return str(at.evaluate("one => one.closest('svg').querySelector('title').textContent"))
 
 
-def test_a_bar_of_the_calendar_shows_the_local_time_while_it_is_pointed_at(
-    browser: Browser, site: Site
-) -> None:
+def test_the_tooltip_of_a_calendar_bar_has_the_local_time(browser: Browser, site: Site) -> None:
     with opened(browser, site.url, **THERE) as page:
         page.goto("/console/calendar")
         bar = page.locator("a[data-lease]").first
@@ -65,28 +63,28 @@ def test_a_bar_of_the_calendar_shows_the_local_time_while_it_is_pointed_at(
             bar.get_attribute("aria-label") or ""
         )
 
-        def said() -> bool:  # again, should it be drawn anew just then
-            told = pointed(page, bar.locator("rect.bar"))
-            return all(part in told for part in (local(start), local(end), "GMT+5:30"))
+        def is_shown() -> bool:  # again if a refresh replaced the element
+            tooltip = pointed(page, bar.locator("rect.bar"))
+            return all(part in tooltip for part in (local(start), local(end), "GMT+5:30"))
 
-        eventually(said)
+        eventually(is_shown)
         page.mouse.move(1, 1)
         expect(bar.locator("title")).not_to_contain_text("GMT+5:30")
         page.goto("/console/calendar?view=racks")
         level = page.locator("rect.level").first
 
-        def told_too() -> bool:
+        def is_on_level() -> bool:
             level.hover(force=True)
             return "GMT+5:30" in (level.locator("xpath=..").locator("title").text_content() or "")
 
-        eventually(told_too)
+        eventually(is_on_level)
         page.get_by_text("as a table").click()
         first = page.locator("#as-table time").first
         at = datetime.fromisoformat(first.get_attribute("datetime") or "")
         expect(first).to_have_attribute("title", re.compile(re.escape(local(at))))
 
 
-def test_a_time_within_a_sentence_has_its_local_one(browser: Browser, site: Site) -> None:
+def test_a_time_in_a_sentence_has_a_local_tooltip(browser: Browser, site: Site) -> None:
     with opened(browser, site.url, **THERE) as page:
         page.goto("/console/search?q=r")
         hit = page.locator(".hits li", has_text="lease").first
@@ -97,30 +95,28 @@ def test_a_time_within_a_sentence_has_its_local_one(browser: Browser, site: Site
             expect(one).to_have_attribute("title", re.compile(re.escape(local(at))))
 
 
-def test_a_badge_of_the_wall_shows_the_local_time_below_the_other(
-    browser: Browser, site: Site
-) -> None:
+def test_the_tooltip_of_a_badge_has_utc_and_local_time(browser: Browser, site: Site) -> None:
     add_host(site, make_segment(site, name="resting")["uuid"], "cmp-4")
     add_window(site, {"host": "cmp-4"})
     with opened(browser, site.url, **THERE) as page:
         page.goto("/")
         badge = page.locator(".badge.warn[title]", has_text="maintenance").first
-        wanted = re.compile(r"^left alone until .*GMT\+5:30", re.DOTALL)
+        wanted = re.compile(r"^maintenance window until .*GMT\+5:30", re.DOTALL)
         expect(badge).to_have_attribute("title", wanted)
-        said = badge.get_attribute("title") or ""
-        (until,) = TIME.findall(said)
-        assert local(datetime.fromisoformat(until)) in said
+        title = badge.get_attribute("title") or ""
+        (until,) = TIME.findall(title)
+        assert local(datetime.fromisoformat(until)) in title
 
 
-def test_no_page_says_a_time_in_text_without_its_local_one(site: Site) -> None:
+def test_every_time_in_text_has_a_local_tooltip(site: Site) -> None:
     bare = []
     for path, text in walked(site):
-        said = BESIDE.sub(" ", text.partition(AS_THE_COMMAND_TELLS_IT)[0])
-        bare += [(path, said[max(0, one.start() - 60) : one.end()]) for one in TIME.finditer(said)]
+        prose = BESIDE.sub(" ", text.partition(EXPLANATION)[0])
+        bare += [(path, prose[max(0, m.start() - 60) : m.end()]) for m in TIME.finditer(prose)]
     assert not bare, "\n".join(map(str, bare))
 
 
-def test_only_what_says_that_it_is_utc_is_a_time() -> None:
+def test_only_times_marked_as_utc_match() -> None:
     assert timed("from 2026-11-17 03:20 to 2026-11-18 03:20:05 UTC") == (
         'from <time datetime="2026-11-17T03:20:00+00:00">2026-11-17 03:20</time> to'
         ' <time datetime="2026-11-18T03:20:05+00:00">2026-11-18 03:20:05 UTC</time>'

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wall: every host as a tile, what is wanted of them by the address, and changes as they come;
-a member sees what their own reservations hold."""
+"""The wall: tiles, filters in the URL, live updates; a member sees only the hosts of own leases."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from holdfast.api import concurrency
 from holdfast.app import service
-from holdfast.console.wall import FRESH
+from holdfast.console.wall import TILES_URL
 from holdfast.db.tables import hosts, monitors
 from holdfast.db.views import WallStore
 from holdfast.hoststatus.status import HostStatus
@@ -44,7 +43,7 @@ HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
 
 
 def hold(site: Site, name: str, count: int = 1, user: str = "") -> str:
-    """An active lease; its id."""
+    """Create an active lease and return its id."""
     wanted = [host_reservation(min=count, max=count)]
     made = site.lease(user, name=name, start_date="now", end_date=when(days=1), reservations=wanted)
 
@@ -64,8 +63,7 @@ def stand(site: Site, name: str, state: str, why: str = "") -> None:
 
 
 def see(site: Site, *rows: tuple[tuple[str, ...], str, list[str]]) -> None:
-    """A monitor says what it sees. That counts for three heartbeats: as slow as they may be, so
-    that it counts for as long as the test takes."""
+    """Report a monitor's view, with a long heartbeat so that it stays fresh during the test."""
     views.see(site.core.store, view_body(*rows, heartbeat_s=300))
 
 
@@ -81,7 +79,7 @@ def version_of(text: str) -> str:
     return found[1]
 
 
-def test_a_host_that_read_off_already_is_not_called_fenced(build: Build) -> None:
+def test_a_host_that_was_off_before_is_not_shown_as_fenced(build: Build) -> None:
     site = build(QUIET)
     stand(site, "cmp-4", "down", "it died")
     said = "it was not cut: its power reads off already"
@@ -93,7 +91,7 @@ def test_a_host_that_read_off_already_is_not_called_fenced(build: Build) -> None
     assert "fenced" not in tiles["4"]
 
 
-def test_a_tile_says_all_that_is_known_of_a_host(build: Build) -> None:
+def test_a_tile_shows_status_networks_holder_and_incident(build: Build) -> None:
     site = build(QUIET)
     lease = hold(site, HOSTILE[:80])
     segment = make_segment(site, name="<b>north</b>")
@@ -140,13 +138,13 @@ def test_what_a_maintenance_window_leaves_alone_is_on_maintenance(build: Build) 
     assert names() == []
     add_window(site, {"host": "CMP-3"})
     assert names() == ["cmp-3"]
-    assert "left alone until" in site.call("GET", "/").text
-    assert "left alone until" in site.call("GET", "/console/hosts/cmp-3").text
+    assert "maintenance window until" in site.call("GET", "/").text
+    assert "maintenance window until" in site.call("GET", "/console/hosts/cmp-3").text
     add_window(site, {"segment": "north", "kind": "host"})
     assert names() == ["cmp-2", "cmp-3", "cmp-4"]
 
 
-def test_what_is_wanted_is_in_the_address(build: Build) -> None:
+def test_the_url_filters_and_groups_hosts(build: Build) -> None:
     site = build(QUIET)
     hold(site, "blue-run", 2)
     stand(site, "cmp-4", "suspect")
@@ -163,7 +161,7 @@ def test_what_is_wanted_is_in_the_address(build: Build) -> None:
     assert names("/?is=free") == ["cmp-3", "cmp-4"]
     assert names("/?group=rack-a") and not names("/?group=rack-z")
     assert names("/?by=nonsense&state=nonsense") == [f"cmp-{n}" for n in range(1, 5)]
-    assert "None of 4 hosts is like that" in site.call("GET", "/?q=nobody").text
+    assert "None of 4 hosts matches the filters" in site.call("GET", "/?q=nobody").text
 
 
 def test_only_pieces_that_changed_are_sent(build: Build) -> None:
@@ -181,34 +179,38 @@ def test_only_pieces_that_changed_are_sent(build: Build) -> None:
     assert not only_bad["pieces"]
 
 
-def test_viewers_who_see_all_cost_one_look_for_the_same_state_of_things(
+def test_viewers_with_all_rights_share_one_snapshot(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = build(basic_config(tmp_path) + IDLE)  # a host that is kept back is another state
     monkeypatch.setattr(concurrency, "LASTS_S", HOUR_S)  # however slow this machine is
-    looks = []
-    look = WallStore.snapshot
-    monkeypatch.setattr(WallStore, "snapshot", lambda *asked: (looks.append(1), look(*asked))[1])
+    snapshots = []
+    snapshot = WallStore.snapshot
+    monkeypatch.setattr(
+        WallStore, "snapshot", lambda *args: (snapshots.append(1), snapshot(*args))[1]
+    )
 
     one, other = Person(site, "admin"), Person(site, "admin")
 
     def pieces(person: Person, query: str = "") -> str:
-        return str(person.get(f"{FRESH}?since={query}").json()["pieces"])
+        return str(person.get(f"{TILES_URL}?since={query}").json()["pieces"])
 
     before = pieces(one)
     assert pieces(other) == before and "cmp-2" in before
-    assert "cmp-2" not in pieces(other, "&q=cmp-1")  # wanted in another way, of the same look
-    assert len(looks) == 1
+    assert "cmp-2" not in pieces(other, "&q=cmp-1")  # another filter, the same snapshot
+    assert len(snapshots) == 1
     stand(site, "cmp-2", "down", "somebody says so")
     assert pieces(one) != before  # at once, not after a second
     pieces(other)
-    assert len(looks) == 2
-    site.clock.ahead_s += HOUR_S  # and in time also what no mark tells of
+    assert len(snapshots) == 2
+    site.clock.ahead_s += HOUR_S  # a cached rendering expires
     pieces(one)
-    assert len(looks) == 3
+    assert len(snapshots) == 3
 
 
-def test_a_shared_view_is_never_shown_to_who_may_see_less(build: Build, tmp_path: Path) -> None:
+def test_a_shared_rendering_is_not_shown_to_users_with_fewer_rights(
+    build: Build, tmp_path: Path
+) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text('"holdfast:host:list": "role:manager or role:admin"\n')
     site = build(f"{basic_config(tmp_path)}{QUIET}[oslo_policy]\npolicy_file = {policy}\n")
@@ -218,11 +220,11 @@ def test_a_shared_view_is_never_shown_to_who_may_see_less(build: Build, tmp_path
     people = {user: Person(site, user) for user in ("admin", "manager", "member")}
 
     def pieces(user: str) -> str:
-        return str(people[user].get(f"{FRESH}?since=").json()["pieces"])
+        return str(people[user].get(f"{TILES_URL}?since=").json()["pieces"])
 
-    for _ in range(2):  # whoever comes first
+    for _ in range(2):  # in any order
         assert "ours" in pieces("admin") and "theirs" in pieces("admin")
-        lists = pieces("manager")  # all hosts, but not who holds them
+        lists = pieces("manager")  # all hosts without holders
         assert "cmp-4" in lists and "theirs" not in lists and "reserved" in lists
         own = pieces("member")
         assert "ours" in own and "theirs" not in own and "cmp-4" not in own
@@ -230,13 +232,13 @@ def test_a_shared_view_is_never_shown_to_who_may_see_less(build: Build, tmp_path
         assert pieces("manager") == lists and "theirs" in pieces("admin")
 
 
-def test_of_many_hosts_groups_are_lines_and_what_is_bad_is_a_tile(build: Build) -> None:
+def test_a_large_wall_shows_group_lines_and_tiles_of_bad_hosts(build: Build) -> None:
     site = build(QUIET)
     many_hosts(site, 450)
     text = site.call("GET", "/").text
     assert "454</b> hosts" in text
     assert re.findall(NAMES, text) == ["big-007"]
-    assert text.count('class="grouphead"') == 11  # ten racks, and the one that was there
+    assert text.count('class="grouphead"') == 11  # ten racks and the rack of the template
     assert "show all 45 hosts" in text and "show 45 hosts" in text
     opened_one = site.call("GET", "/?group=big-r7").text
     assert len(re.findall(NAMES, opened_one)) == 45
@@ -293,7 +295,7 @@ def tile(page: Page, name: str) -> str:
     return found.inner_text()
 
 
-def test_the_wall_follows_and_is_walked_by_keys(browser: Browser, build: Build) -> None:
+def test_the_wall_updates_itself_and_takes_arrow_keys(browser: Browser, build: Build) -> None:
     site = build(QUIET)
     with opened(browser, site.url) as page:
         page.goto("/")
@@ -328,7 +330,7 @@ def test_the_wall_follows_and_is_walked_by_keys(browser: Browser, build: Build) 
         page.wait_for_url("**/console/leases/*")
 
 
-def test_what_a_process_sends_that_did_not_send_the_page_changes_only_what_differs(
+def test_an_update_from_another_process_changes_only_differing_tiles(
     browser: Browser, build: Build
 ) -> None:
     site = build(IDLE)
@@ -337,7 +339,7 @@ def test_what_a_process_sends_that_did_not_send_the_page_changes_only_what_diffe
     with opened(browser, site.url) as page:
         version = re.compile("since=[^&]*")
         page.route(
-            f"**{FRESH}?**",
+            f"**{TILES_URL}?**",
             lambda route: route.continue_(url=version.sub("since=elsewhere", route.request.url)),
         )
         page.goto("/")
@@ -354,7 +356,7 @@ def test_what_a_process_sends_that_did_not_send_the_page_changes_only_what_diffe
         assert "maintenance" in tile(page, "cmp-4")
 
 
-def test_an_open_wall_says_when_monitors_have_fallen_silent(browser: Browser, build: Build) -> None:
+def test_an_open_wall_shows_that_monitors_stopped_reporting(browser: Browser, build: Build) -> None:
     site = build(f"{IDLE}[hostmonitor]\nnetworks = manage,tenant,storage\n")
     see(site, (UP, "none", [f"cmp-{number}" for number in range(1, 5)]))
     with opened(browser, site.url) as page:
@@ -367,7 +369,7 @@ def test_an_open_wall_says_when_monitors_have_fallen_silent(browser: Browser, bu
         expect(page.locator(".dot.idle")).to_have_count(12)
 
 
-def test_everybody_can_read_it_on_any_screen(browser: Browser, build: Build) -> None:
+def test_the_wall_is_accessible_on_any_screen(browser: Browser, build: Build) -> None:
     site = build(QUIET)
     hold(site, "a-lease-with-quite-a-long-name-that-has-no-place-to-break-in-it-at-all-ever")
     stand(site, "cmp-2", "returning")
@@ -391,7 +393,7 @@ def test_everybody_can_read_it_on_any_screen(browser: Browser, build: Build) -> 
         expect(page.locator("#story-steps")).to_contain_text("cmp-1 has no power")
 
 
-def test_who_may_list_hosts_does_not_learn_who_holds_them(build: Build, tmp_path: Path) -> None:
+def test_a_user_who_may_list_hosts_does_not_see_holders(build: Build, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text('"holdfast:host:list": "role:member"\n')
     site = build(f"{basic_config(tmp_path)}{QUIET}[oslo_policy]\npolicy_file = {policy}\n")
@@ -402,7 +404,7 @@ def test_who_may_list_hosts_does_not_learn_who_holds_them(build: Build, tmp_path
     assert "reserved" in Person(site, "member").get("/").text
 
 
-def test_on_a_real_cloud_agents_say_how_many_guests_there_are(site: Site) -> None:
+def test_on_a_real_cloud_agents_report_the_guest_count(site: Site) -> None:
     site.call("PUT", "/holdfast/v1/agents/cmp-2", json=beat_body(guests=7))
     site.call("PUT", "/holdfast/v1/agents/cmp-3", json=beat_body())  # of an older version
     app = service.application(site.core, replace(site.services, sim=None))

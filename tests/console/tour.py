@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All pages of a house where much has happened, one after the other, as links lead to them."""
+"""A crawl of all pages of a site with leases, incidents, alarms and rules."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.console.people import Person
 from tests.console.site import Site
 from tests.console.test_wall import hold, see, stand
 
-#: Of pages that differ only in what is asked for, so many are opened.
+#: The most pages opened that differ only in their query.
 ALIKE = 3
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def furnish(site: Site) -> None:
-    """Something of everything, in each state that has a button of its own."""
+    """Create objects in every state that has a button of its own."""
     hold(site, "runs")
     site.lease(name="it's ahead; rm -rf", start_date=when(days=2), end_date=when(days=3))
     over = hold(site, "over")
@@ -33,7 +33,7 @@ def furnish(site: Site) -> None:
     segment = make_segment(site)["uuid"]
     add_host(site, segment, "cmp-3")
     add_host(site, segment, "cmp-6")
-    see(site, (UP, "none", ["cmp-1"]))  # for as long as anybody walks
+    see(site, (UP, "none", ["cmp-1"]))  # for the time of the crawl
     furnish_rules(site)
     furnish_alarm(site)
     write_incident(site, host="cmp-3", segment=segment)
@@ -53,11 +53,11 @@ def furnish(site: Site) -> None:
         assert made.status_code == 201, made.text
     approve = {"approve": True, "reason": "so it is", "domain": "rack-a"}
     assert site.call("POST", f"{OWN}/repair", json=approve).status_code == 202
-    site.settled()  # what follows from all that is over: links lead to what there still is
+    site.settled()  # background jobs are done, so links stay valid
 
 
 def walked(site: Site) -> Iterator[tuple[str, str]]:
-    """Every page and part that is reached by links, with its text."""
+    """Yield every page and part reached by links, with its text."""
     person, seen, alike = Person(site), set[str](), Counter[tuple[str, ...]]()
     waiting = ["/", "/?story=cmp-4", "/console/leases/new", "/console/what-if?rack=rack-a"]
     waiting += ["/console/what-if?fail=cmp-6", "/console/calendar?find=1&kind=slots&where=vcpus>0"]
@@ -77,7 +77,7 @@ def walked(site: Site) -> Iterator[tuple[str, str]]:
 
 
 def kind(path: str) -> tuple[str, ...]:
-    """Pages that are alike have the same."""
+    """Return the key of a group of similar pages."""
     parts = urlsplit(path)
     about = re.sub(r"cmp-\d", "HOST", UUID.sub("ID", parts.path))
     return (about, *sorted(parse_qs(parts.query)))

@@ -23,77 +23,82 @@ SECONDS: Final[Mapping[str, int]] = {name: int(seconds) for seconds, name, _ in 
 #: find the others.
 MOST: Final = 200
 #: Detail fields that the alarm page shows elsewhere.
-_SAID_ELSEWHERE = {"event", "key", "at", "version", "project", "first_at", "last_at", "central"}
-_SHOWN = frozenset(alarms.WHOLE["properties"]) | _SAID_ELSEWHERE
+_SHOWN_ELSEWHERE = {"event", "key", "at", "version", "project", "first_at", "last_at", "central"}
+_SHOWN = frozenset(alarms.WHOLE["properties"]) | _SHOWN_ELSEWHERE
 _FILTERS = ("host", "rule", "state", "project")
 
 
 def show(request: Request) -> Response:
-    return page(request, "alarms.html", title="Alarms", **_listed(request))
+    return page(request, "alarms.html", title="Alarms", **_alarms(request))
 
 
 def rows(request: Request) -> Response:
-    return part(request, "alarms_rows.html", **_listed(request))
+    return part(request, "alarms_rows.html", **_alarms(request))
 
 
-def one(request: Request) -> Response:
+def show_alarm(request: Request) -> Response:
     alarm = _alarm(request)
-    return page(request, "alarm.html", title=f"Alarm {alarm['rule']}", **_whole(alarm))
+    return page(request, "alarm.html", title=f"Alarm {alarm['rule']}", **_details(alarm))
 
 
 def state(request: Request) -> Response:
-    return part(request, "alarm_state.html", **_whole(_alarm(request)))
+    return part(request, "alarm_state.html", **_details(_alarm(request)))
 
 
 def acknowledge(request: Request) -> Response:
-    found = api_calls.call(request, alarms.acknowledge, path=request.path)["alarm"]
-    return away(_place(request), said=f"{found['acked_by']} takes care of it: it is not told again")
+    alarm = api_calls.call(request, alarms.acknowledge, path=request.path)["alarm"]
+    message = f"{alarm['acked_by']} acknowledged the alarm: no further notifications"
+    return away(_url(request), message=message)
 
 
 def mute(request: Request) -> Response:
     """Mute an alarm. The form field `for` is a key of SECONDS, or 0 to end the mute."""
-    asked = request.body.get("for", "")
-    if asked != "0" and asked not in SECONDS:
-        raise InvalidInput(f"mute: for one of {', '.join(SECONDS)}, or 0 to end it")
-    body = {"duration_s": SECONDS.get(asked, 0)}
+    duration = request.body.get("for", "")
+    if duration != "0" and duration not in SECONDS:
+        raise InvalidInput(f"for: one of {', '.join(SECONDS)}, or 0 to end the mute")
+    body = {"duration_s": SECONDS.get(duration, 0)}
     api_calls.call(request, alarms.mute, path=request.path, body=body)
-    said = f"nothing is told of it for {asked}" if body["duration_s"] else "it is told of again"
-    return away(_place(request), said=said)
+    message = f"alarm muted for {duration}" if body["duration_s"] else "mute ended"
+    return away(_url(request), message=message)
 
 
 def end(request: Request) -> Response:
     api_calls.call(request, alarms.end, path=request.path)
-    return away(_place(request), said="it is over")
+    return away(_url(request), message="alarm ended")
 
 
-def _listed(request: Request) -> dict[str, Any]:
-    asked = {
+def _alarms(request: Request) -> dict[str, Any]:
+    filters = {
         name: value for name in _FILTERS if (value := str(request.query.get(name, "")).strip())
     }
-    if asked.get("state") not in (None, *STATES):
-        del asked["state"]
-    every = request.query.get("all") == "true"
-    wanted = {**asked, **({"all": "true"} if every else {}), "limit": MOST + 1}
-    found = api_calls.call(request, alarms.index, query=wanted)["alarms"]
-    shown = [{**one, "silent": _is_silent(request, one)} for one in found[:MOST]]
+    if filters.get("state") not in (None, *STATES):
+        del filters["state"]
+    with_resolved = request.query.get("all") == "true"
+    query = {**filters, **({"all": "true"} if with_resolved else {}), "limit": MOST + 1}
+    rows = api_calls.call(request, alarms.index, query=query)["alarms"]
     command = ["holdfast", "alarm", "list", "--limit", str(MOST)]
-    command += [part for name, value in asked.items() for part in (f"--{name}", value)]
-    command += ["--all"] if every else []
-    more = len(found) > MOST
-    return {"alarms": shown, "more": more, "asked": asked, "every": every, "command": command}
+    command += [part for name, value in filters.items() for part in (f"--{name}", value)]
+    command += ["--all"] if with_resolved else []
+    return {
+        "alarms": [{**alarm, "muted": _is_muted(request, alarm)} for alarm in rows[:MOST]],
+        "more": len(rows) > MOST,
+        "filters": filters,
+        "with_resolved": with_resolved,
+        "command": command,
+    }
 
 
 def _alarm(request: Request) -> dict[str, Any]:
-    found: dict[str, Any] = api_calls.call(request, alarms.show, path=request.path)["alarm"]
-    return {**found, "silent": _is_silent(request, found)}
+    alarm: dict[str, Any] = api_calls.call(request, alarms.show, path=request.path)["alarm"]
+    return {**alarm, "muted": _is_muted(request, alarm)}
 
 
-def _is_silent(request: Request, alarm: Mapping[str, Any]) -> bool:
+def _is_muted(request: Request, alarm: Mapping[str, Any]) -> bool:
     until = alarm["silent_until"]
     return until is not None and read_time(until) > request.services.clock.now()
 
 
-def _whole(alarm: Mapping[str, Any]) -> dict[str, Any]:
+def _details(alarm: Mapping[str, Any]) -> dict[str, Any]:
     more = {name: _text(value) for name, value in alarm["details"].items() if name not in _SHOWN}
     return {"alarm": alarm, "more": more, "lengths": LENGTHS}
 
@@ -102,5 +107,5 @@ def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _place(request: Request) -> str:
+def _url(request: Request) -> str:
     return f"{PREFIX}/alarms/{quote(request.path['alarm_id'], safe='')}"

@@ -38,18 +38,19 @@ def call(
     route = _routes()[handler]
     if route.rule is not None and not request.allowed(route.rule):
         raise Forbidden(f"your roles do not allow it ({route.rule})")
-    asked: Any = dict(query or {})
+    parameters: Any = dict(query or {})
     if route.query is not None:
-        asked = _schema(route, "query").query({k: str(v) for k, v in asked.items()})
+        texts = {name: str(value) for name, value in parameters.items()}
+        parameters = _schema(route, "query").query(texts)
     content = body
     if route.method in ("POST", "PUT", "PATCH"):
         content = {} if body is None else body
         bodies.clean(content, "")
         if route.schema is not None:
             content = _schema(route, "body").body(content)
-    every = {name: [str(value)] for name, value in asked.items()}
+    every = {name: [str(value)] for name, value in parameters.items()}
     inner = replace(
-        request, path=path or {}, query=asked, body=content, every=every, microversion=(1, 99)
+        request, path=path or {}, query=parameters, body=content, every=every, microversion=(1, 99)
     )
     reply = handler(inner)
     return json.loads(reply.body) if isinstance(reply.body, bytes) and reply.body else reply.body
@@ -69,10 +70,10 @@ def _schemas() -> dict[tuple[str, str, str], bodies.Schema]:
 def _schema(route: Route, part: str) -> bodies.Schema:
     key = route.method, route.path, part
     if key not in _schemas():
-        wanted = (
+        schema = (
             route.schema if part == "body" else bodies.query_schema(route.query or {}, route.needs)
         )
-        _schemas()[key] = bodies.Schema(wanted or {})
+        _schemas()[key] = bodies.Schema(schema or {})
     return _schemas()[key]
 
 
@@ -80,30 +81,30 @@ def _schema(route: Route, part: str) -> bodies.Schema:
 # shape. They are pure.
 
 
-def votes(said: Any) -> Sequence[Mapping[str, Any]]:
+def votes(value: Any) -> Sequence[Mapping[str, Any]]:
     """Return the votes as maps, each with a map of evidence.
 
     Leaves out entries of another type, and the entry that counts votes that were not kept.
     """
-    maps = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
-    found = [one for one in maps if LEFT_OUT not in one]
-    return [{**one, "evidence": known(one.get("evidence"))} for one in found]
+    entries = value if isinstance(value, list) else []
+    maps = [entry for entry in entries if isinstance(entry, dict) and LEFT_OUT not in entry]
+    return [{**vote, "evidence": known(vote.get("evidence"))} for vote in maps]
 
 
 def networks(vote: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     """Return the network entries in the evidence of a vote, by network name."""
-    said = known(vote["evidence"].get("networks"))
-    return {str(name): one for name, one in said.items() if isinstance(one, dict)}
+    entries = known(vote["evidence"].get("networks"))
+    return {str(name): entry for name, entry in entries.items() if isinstance(entry, dict)}
 
 
-def time(said: Any) -> datetime | None:
+def time(value: Any) -> datetime | None:
     """Parse a time; None if the value is no time."""
     try:
-        return read_time(said) if said else None
+        return read_time(value) if value else None
     except ValueError:
         return None
 
 
-def known(said: Any) -> Mapping[str, Any]:
+def known(value: Any) -> Mapping[str, Any]:
     """Return the value if it is a map, otherwise an empty map."""
-    return said if isinstance(said, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -15,7 +15,7 @@ from holdfast.api.holdfast_v1 import audit
 from holdfast.api.request import Request, Response
 from holdfast.console import api_calls
 from holdfast.console.format import address
-from holdfast.console.pages import HEADERS, PREFIX, page, part
+from holdfast.console.pages import HEADERS, PREFIX, page, part, project_scope, whole_number
 from holdfast.db.audit import Wanted
 from holdfast.model.errors import InvalidInput
 from holdfast.runtime.text import HEAD, csv_row
@@ -41,18 +41,18 @@ def lines(request: Request) -> Response:
 
 
 def _lines(request: Request) -> dict[str, Any]:
-    given, asked = _given(request), _asked(request)
-    marker = asked.get("marker", "")
-    found = api_calls.call(request, audit.index, query={**asked, "limit": LINES + 1})["audit"]
-    shown = found[:LINES]
-    more = len(found) > LINES
+    filters, query = _filters(request), _query(request)
+    marker = query.get("marker", "")
+    rows = api_calls.call(request, audit.index, query={**query, "limit": LINES + 1})["audit"]
+    shown = rows[:LINES]
+    more = len(rows) > LINES
     return {
-        **_frame(given, asked),
-        "lines": [_shown(one) for one in shown],
+        **_frame(filters, query),
+        "lines": [_shown(line) for line in shown],
         "marker": marker,
-        "older": address(PATH, {**given, "marker": shown[-1]["id"]}) if more else "",
-        "part": "" if marker else address(f"{PATH}/lines", given),
-        "command": _command("list", {**asked, "limit": str(LINES)}),
+        "older": address(PATH, {**filters, "marker": shown[-1]["id"]}) if more else "",
+        "part": "" if marker else address(f"{PATH}/lines", filters),
+        "command": _command("list", {**query, "limit": str(LINES)}),
         "chosen": "",
     }
 
@@ -60,51 +60,48 @@ def _lines(request: Request) -> dict[str, Any]:
 def _around(request: Request) -> Response:
     """Render the line of a permalink with the lines just before and after."""
     own = str(request.query["id"])
-    if not own.isascii() or not own.isdigit() or len(own) > 15:
-        raise InvalidInput(f"id: {own[:40]!r} is not the number of a line")
-    project = None if request.caller.is_admin else request.caller.project_id
-    found = request.services.store.audit.around(int(own), project, NEAR)
+    number = whole_number(own, 15)
+    if number is None:
+        raise InvalidInput(f"id: {own[:40]!r} is not a line number")
+    rows = request.services.store.audit.around(number, project_scope(request), NEAR)
     shown: dict[str, Any] = {
-        "lines": [_shown(audit.view(one)) for one in found],
+        "lines": [_shown(audit.view(row)) for row in rows],
         "marker": "",
-        "older": address(PATH, {"marker": str(found[-1]["id"])}),
+        "older": address(PATH, {"marker": str(rows[-1]["id"])}),
         "part": "",
-        "command": _command("list", {"marker": str(int(own) + 1), "limit": "1"}),
+        "command": _command("list", {"marker": str(number + 1), "limit": "1"}),
         "chosen": own,
     }
-    from_here = {"marker": str(found[0]["id"] + 1)}
+    from_here = {"marker": str(rows[0]["id"] + 1)}
     return page(request, "audit.html", title=f"Audit, line {own}", **_frame({}, from_here), **shown)
 
 
-def _given(request: Request) -> dict[str, str]:
-    return {name: str(request.query[name]).strip() for name in FILTERS if _is_said(request, name)}
+def _filters(request: Request) -> dict[str, str]:
+    filters = {name: str(request.query.get(name, "")).strip() for name in FILTERS}
+    return {name: value for name, value in filters.items() if value}
 
 
-def _asked(request: Request) -> dict[str, str]:
+def _query(request: Request) -> dict[str, str]:
     """Return the filters and, unless the page begins with the newest line, the marker."""
     marker = str(request.query.get("marker", "")).strip()
-    return _given(request) | ({"marker": marker} if marker else {})
+    return _filters(request) | ({"marker": marker} if marker else {})
 
 
-def _is_said(request: Request, name: str) -> bool:
-    return bool(str(request.query.get(name, "")).strip())
-
-
-def _frame(given: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
-    """Return the filter form and the export links. An export begins at the marker in `asked`, as
+def _frame(filters: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the filter form and the export links. An export begins at the marker in `query`, as
     the page does."""
     return {
-        "given": {name: given.get(name, "") for name in FILTERS},
-        "filtered": bool(given),
-        "newest": address(PATH, given),
-        "exports": {form: address(f"{PATH}.{form}", asked) for form in ("json", "csv")},
-        "export_command": _command("export", asked),
+        "given": {name: filters.get(name, "") for name in FILTERS},
+        "filtered": bool(filters),
+        "newest": address(PATH, filters),
+        "exports": {form: address(f"{PATH}.{form}", query) for form in ("json", "csv")},
+        "export_command": _command("export", query),
     }
 
 
-def _command(verb: str, asked: Mapping[str, str]) -> list[str]:
+def _command(verb: str, query: Mapping[str, str]) -> list[str]:
     line = ["holdfast", "audit", verb]
-    for name, value in asked.items():
+    for name, value in query.items():
         line += [f"--{_OPTIONS.get(name, name)}", value]
     return line
 
@@ -146,11 +143,11 @@ def as_csv(request: Request) -> Response:
 
 def _pages(request: Request) -> Iterator[Sequence[Mapping[str, Any]]]:
     """Check the filters before the response starts, then return the lines page by page."""
-    asked: dict[str, Any] = _asked(request)
-    api_calls.call(request, audit.index, query={**asked, "limit": 1})
-    if "marker" in asked:
-        asked["marker"] = int(asked["marker"])
-    wanted: Wanted = audit.wanted(replace(request, query=asked))
+    query: dict[str, Any] = _query(request)
+    api_calls.call(request, audit.index, query={**query, "limit": 1})
+    if "marker" in query:
+        query["marker"] = int(query["marker"])
+    wanted: Wanted = audit.wanted(replace(request, query=query))
     return request.services.store.audit.pages(wanted)
 
 
@@ -164,14 +161,14 @@ def _export(request: Request, form: str, content_type: str, text: Iterator[str])
 
 def _json(pages: Iterator[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     yield '{"audit": ['
-    before = "\n"
-    for found in pages:
-        yield before + ",\n".join(json.dumps(audit.view(one)) for one in found)
-        before = ",\n"
+    separator = "\n"
+    for rows in pages:
+        yield separator + ",\n".join(json.dumps(audit.view(row)) for row in rows)
+        separator = ",\n"
     yield "\n]}\n"
 
 
 def _csv(pages: Iterator[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     yield HEAD
-    for found in pages:
-        yield "".join(csv_row(audit.view(one)) for one in found)
+    for rows in pages:
+        yield "".join(csv_row(audit.view(row)) for row in rows)

@@ -20,8 +20,8 @@ from holdfast.api.holdfast_v1 import availability
 from holdfast.api.request import Request, Response
 from holdfast.api.reservation_v1 import parse
 from holdfast.console import api_calls
-from holdfast.console.leases import KINDS, Wish
-from holdfast.console.pages import PREFIX, page, part
+from holdfast.console.leases import KINDS, LeaseForm
+from holdfast.console.pages import PREFIX, page, part, project_scope, whole_number
 from holdfast.db.views import GROUPS, Which
 from holdfast.hoststatus.status import USABLE
 from holdfast.model.errors import HoldfastError, InvalidInput
@@ -46,7 +46,7 @@ class Tick:
     label: str = ""  # empty: a thin line
 
     @property
-    def told(self) -> str:
+    def title(self) -> str:
         return f"{self.at:%Y-%m-%d %H:%M} UTC"
 
 
@@ -89,9 +89,9 @@ class Scale:
         """Make the scale from `start` on; without `start` from a grid line shortly before now."""
         if zoom not in ZOOMS:
             raise InvalidInput(f"zoom: there is no {zoom[:40]!r}; one of {', '.join(ZOOMS)}")
-        kind = ZOOMS[zoom]
-        begin = _floor(now, kind.back, zoom) if start is None else start
-        return cls(zoom, begin, begin + kind.length)
+        level = ZOOMS[zoom]
+        begin = _floor(now, level.back, zoom) if start is None else start
+        return cls(zoom, begin, begin + level.length)
 
     @property
     def earlier(self) -> datetime:
@@ -130,12 +130,12 @@ def _floor(now: datetime, unit: timedelta, zoom: str) -> datetime:
 
 
 def _even(scale: Scale) -> Iterator[tuple[datetime, str]]:
-    kind = ZOOMS[scale.zoom]
-    at = scale.start + (_EPOCH - scale.start) % kind.lines
+    level = ZOOMS[scale.zoom]
+    at = scale.start + (_EPOCH - scale.start) % level.lines
     while at < scale.end:
-        named = (at - _EPOCH) % kind.labels == timedelta()
-        yield at, _label(scale, at, kind.form) if named else ""
-        at += kind.lines
+        has_label = (at - _EPOCH) % level.labels == timedelta()
+        yield at, _label(scale, at, level.form) if has_label else ""
+        at += level.lines
 
 
 def _label(scale: Scale, at: datetime, form: str) -> str:
@@ -186,7 +186,7 @@ class Bar:
     end: datetime
     x: float
     width: float
-    what: str = ""
+    resource: str = ""
     flag: str = ""  # a warning for the owner of the lease
     movable: bool = False  # the end is visible and the user can drag it
     lane: int = 0
@@ -196,10 +196,10 @@ class Bar:
         return f"{self.start:%Y-%m-%d %H:%M} to {self.end:%Y-%m-%d %H:%M} UTC"
 
     @cached_property
-    def told(self) -> str:
+    def title(self) -> str:
         """Return the full description, for the tooltip and for screen readers."""
         flag = f", {self.flag}" if self.flag else ""
-        about = f"{self.name}, project {self.project}, {self.status}{flag}, {self.what}"
+        about = f"{self.name}, project {self.project}, {self.status}{flag}, {self.resource}"
         return f"{about}, {self.when}"
 
     @property
@@ -211,7 +211,7 @@ class Bar:
         return "▲" if self.flag else SHAPES.get(self.status, "◐")
 
     @property
-    def look(self) -> str:
+    def css_class(self) -> str:
         return self.status.lower()
 
 
@@ -222,7 +222,7 @@ class Span:
     x: float
     width: float
     kind: str
-    said: str
+    title: str
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Block:
         return f"{self.start:%Y-%m-%dT%H%%3A%M}"
 
     @cached_property
-    def told(self) -> str:
+    def title(self) -> str:
         return f"{self.count} leases, {self.start:%Y-%m-%d %H:%M} to {self.end:%Y-%m-%d %H:%M} UTC"
 
 
@@ -291,7 +291,7 @@ class Around:
     """Data beside the holds: incidents, maintenance windows, holds of crowded hosts, clock."""
 
     incidents: Sequence[Any] = ()
-    silences: Sequence[Any] = ()
+    windows: Sequence[Any] = ()
     dense: Iterable[Any] = ()  # holds of hosts with more than CROWDED holds
     now: datetime = field(default=datetime.min)
 
@@ -300,7 +300,7 @@ def hue(project: str) -> int:
     return crc32(project.encode()) % HUES
 
 
-def of_hosts(
+def host_rows(
     hosts: Sequence[Any], holds: Iterable[Any], around: Around, scale: Scale, may_change: bool
 ) -> Sequence[Row]:
     held: dict[int, list[Bar]] = {}
@@ -310,8 +310,8 @@ def of_hosts(
     for hold in around.dense:
         dense.setdefault(hold.host_id, []).append(hold)
     incidents: dict[str, list[Any]] = {}
-    for one in around.incidents:
-        incidents.setdefault(one.subject.removeprefix("host:"), []).append(one)
+    for incident in around.incidents:
+        incidents.setdefault(incident.subject.removeprefix("host:"), []).append(incident)
     rows = (
         _host(host, held.get(host.id, []), incidents.get(host.name, []), around, scale)
         for host in hosts
@@ -326,16 +326,18 @@ def _host(
     host: Any, bars: Sequence[Bar], incidents: Sequence[Any], around: Around, scale: Scale
 ) -> Row:
     drawn, hidden = in_lanes(bars)
-    given = host.reservable and host.state in USABLE
+    reservable = host.reservable and host.state in USABLE
     return Row(
         id=f"row-{host.id}",
         name=host.service_host,
-        sub=" · ".join(part for part in (host.rack, host.zone, "" if given else CLOSED) if part),
+        sub=" · ".join(
+            part for part in (host.rack, host.zone, "" if reservable else CLOSED) if part
+        ),
         state=host.state,
         since=host.state_since,
         marked=bool(host.on_maintenance),
         link=f"/console/hosts/{quote(host.service_host)}",
-        where=named(host.hypervisor_hostname) if given else None,
+        where=host_condition(host.hypervisor_hostname) if reservable else None,
         bars=drawn,
         hidden=hidden,
         health=list(_health(host, scale, around.now)),
@@ -344,26 +346,25 @@ def _host(
     )
 
 
-def named(hostname: str) -> str:
+def host_condition(hostname: str) -> str:
     """Return the condition for exactly this host, in the syntax of the `where` field."""
-    plain = all(sign.isalnum() or sign in "._-" for sign in hostname)
-    if plain:
+    if all(letter.isalnum() or letter in "._-" for letter in hostname):
         return f"hypervisor_hostname={hostname}"
     quoted = hostname.replace("\\", "\\\\").replace('"', '\\"')
     return f'["==", "$hypervisor_hostname", "{quoted}"]'
 
 
-def of_leases(rows: Iterable[Any], scale: Scale, may_change: bool) -> Sequence[Row]:
+def lease_rows(holds: Iterable[Any], scale: Scale, may_change: bool) -> Sequence[Row]:
     """Return a row with a single bar for each reservation."""
-    found = []
-    for row in rows:
-        bar = _bar(row, scale, may_change)
-        sub = f"{bar.what} · {bar.project}"
-        link = f"/console/leases/{row.lease_id}"
-        found.append(
-            Row(f"row-{row.reservation_id}", row.name, sub, row.status, link=link, bars=[bar])
+    rows = []
+    for hold in holds:
+        bar = _bar(hold, scale, may_change)
+        sub = f"{bar.resource} · {bar.project}"
+        link = f"/console/leases/{hold.lease_id}"
+        rows.append(
+            Row(f"row-{hold.reservation_id}", hold.name, sub, hold.status, link=link, bars=[bar])
         )
-    return found
+    return rows
 
 
 def _bar(hold: Any, scale: Scale, may_change: bool) -> Bar:
@@ -379,13 +380,13 @@ def _bar(hold: Any, scale: Scale, may_change: bool) -> Bar:
         end=end,
         x=x,
         width=max(width, 0.1),
-        what=_what(hold),
+        resource=_resource(hold),
         flag=_flag(hold),
         movable=may_change and hold.status in _CHANGEABLE and scale.holds(end),
     )
 
 
-def _what(hold: Any) -> str:
+def _resource(hold: Any) -> str:
     slots, spec = getattr(hold, "slots", None), hold.spec or {}
     if slots is not None:
         return "1 slot" if slots == 1 else f"{slots} slots"
@@ -400,9 +401,9 @@ def _what(hold: Any) -> str:
 
 def _flag(hold: Any) -> str:
     if hold.missing_resources:
-        return "something is missing"
+        return "resource missing"
     if hold.resources_changed:
-        return "something was replaced"
+        return "resource replaced"
     return "degraded" if hold.degraded else ""
 
 
@@ -411,26 +412,26 @@ def in_lanes(bars: Iterable[Bar]) -> tuple[Sequence[Bar], int]:
     without a lane."""
     ends: list[datetime] = []
     drawn, hidden = [], 0
-    for bar in sorted(bars, key=lambda one: one.start):
-        free = next((lane for lane, end in enumerate(ends) if end <= bar.start), len(ends))
-        if free == LANES:
+    for bar in sorted(bars, key=lambda bar: bar.start):
+        lane = next((lane for lane, end in enumerate(ends) if end <= bar.start), len(ends))
+        if lane == LANES:
             hidden += 1
             continue
-        ends[free : free + 1] = [bar.end]
-        drawn.append(replace(bar, lane=free))
+        ends[lane : lane + 1] = [bar.end]
+        drawn.append(replace(bar, lane=lane))
     return drawn, hidden
 
 
 def in_blocks(holds: Iterable[Any], scale: Scale) -> Sequence[Block]:
     """Group the holds by the part of the time span in which each begins."""
     part = (scale.end - scale.start) / BLOCKS
-    found: dict[int, tuple[int, datetime, datetime]] = {}
+    blocks: dict[int, tuple[int, datetime, datetime]] = {}
     for hold in holds:
         place = max(0, int((hold.held_from - scale.start) / part))
-        count, start, end = found.get(place, (0, hold.held_from, hold.held_until))
-        found[place] = count + 1, min(start, hold.held_from), max(end, hold.held_until)
+        count, start, end = blocks.get(place, (0, hold.held_from, hold.held_until))
+        blocks[place] = count + 1, min(start, hold.held_from), max(end, hold.held_until)
     return [
-        Block(*scale.spans(start, end), count, start, end) for count, start, end in found.values()
+        Block(*scale.spans(start, end), count, start, end) for count, start, end in blocks.values()
     ]
 
 
@@ -439,19 +440,20 @@ def _health(host: Any, scale: Scale, now: datetime) -> Iterator[Span]:
     since = host.state_since or scale.start
     x, width = scale.spans(since, now)
     if width:
-        told = f"{host.state} since {since:%Y-%m-%d %H:%M} UTC" if host.state_since else host.state
-        yield Span(x, width, host.state, told)
+        title = f"{host.state} since {since:%Y-%m-%d %H:%M} UTC" if host.state_since else host.state
+        yield Span(x, width, host.state, title)
 
 
 def _incidents(incidents: Sequence[Any], scale: Scale, now: datetime) -> Iterator[Span]:
     """Yield a span for each incident. The span of an open incident ends now."""
-    for one in incidents:
-        until = one.closed_at or now
-        if until < scale.start or one.opened_at >= scale.end:
+    for incident in incidents:
+        until = incident.closed_at or now
+        if until < scale.start or incident.opened_at >= scale.end:
             continue
-        x, width = scale.spans(one.opened_at, until)
-        at = f"{one.opened_at:%Y-%m-%d %H:%M} UTC"
-        yield Span(x, max(width, 0.2), "down", f"incident {one.status}, {at}: {one.sentence}")
+        x, width = scale.spans(incident.opened_at, until)
+        at = f"{incident.opened_at:%Y-%m-%d %H:%M} UTC"
+        title = f"incident {incident.status}, {at}: {incident.sentence}"
+        yield Span(x, max(width, 0.2), "down", title)
 
 
 def _blocked(host: Any, around: Around, scale: Scale) -> Iterator[Span]:
@@ -461,12 +463,12 @@ def _blocked(host: Any, around: Around, scale: Scale) -> Iterator[Span]:
         x, width = scale.spans(since, scale.end)
         if width:
             yield Span(x, width, "maintenance", f"on maintenance since {since:%Y-%m-%d %H:%M} UTC")
-    for one in around.silences:
-        if covers(one.matcher, host.service_host, host.segment):
-            x, width = scale.spans(one.starts_at, one.expires_at)
-            until = f"{one.expires_at:%Y-%m-%d %H:%M} UTC"
-            said = f"maintenance until {until}, by {one.author}: {one.reason}"
-            yield Span(x, width, "maintenance", said)
+    for window in around.windows:
+        if covers(window.matcher, host.service_host, host.segment):
+            x, width = scale.spans(window.starts_at, window.expires_at)
+            until = f"{window.expires_at:%Y-%m-%d %H:%M} UTC"
+            title = f"maintenance until {until}, by {window.author}: {window.reason}"
+            yield Span(x, width, "maintenance", title)
 
 
 # Rows of pools: the number of free hosts of each rack or zone over time. Pure.
@@ -474,12 +476,12 @@ def _blocked(host: Any, around: Around, scale: Scale) -> Iterator[Span]:
 
 #: The number of parts of the time span. A part shows the hosts that are free throughout.
 PARTS: Final = 84
-GIVEN, FAILED = "given", "failed"
+RESERVABLE, FAILED = "reservable", "failed"
 #: A time, and the change in the number of held hosts from then on.
 Step = tuple[datetime, int]
 
 
-def of_pools(
+def pool_rows(
     pools: Iterable[Any], whole: Iterable[Any], slots: Iterable[Any], group: str, scale: Scale
 ) -> Sequence[Row]:
     """Return a row for each pool.
@@ -488,80 +490,82 @@ def of_pools(
     host.
     """
     hosts: dict[str, Counter[str]] = defaultdict(Counter)
-    for one in pools:
-        hosts[one.pool][_how(one)] += one.hosts
+    for pool in pools:
+        hosts[pool.pool][_availability(pool)] += pool.hosts
     steps: dict[str, list[Step]] = defaultdict(list)
-    for one in whole:
-        steps[one.pool] += [(one.held_from, one.hosts), (one.held_until, -one.hosts)]
-    for (pool, start, end), count in Counter(_joined(slots)).items():
-        steps[pool] += [(start, count), (end, -count)]
-    return [_row(name, group, counts, steps[name], scale) for name, counts in sorted(hosts.items())]
+    for hold in whole:
+        steps[hold.pool] += [(hold.held_from, hold.hosts), (hold.held_until, -hold.hosts)]
+    for (name, start, end), count in Counter(_joined(slots)).items():
+        steps[name] += [(start, count), (end, -count)]
+    return [
+        _pool_row(name, group, counts, steps[name], scale) for name, counts in sorted(hosts.items())
+    ]
 
 
-def _how(hosts: Any) -> str:
+def _availability(hosts: Any) -> str:
     """Return whether leases can get these hosts, or the reason against."""
     if hosts.state not in USABLE:
         return FAILED
-    return GIVEN if hosts.reservable else CLOSED
+    return RESERVABLE if hosts.reservable else CLOSED
 
 
 def _joined(slots: Iterable[Any]) -> Iterator[tuple[str, datetime, datetime]]:
     """Merge overlapping slot holds of a host, because a host with several holds counts once."""
     held: dict[tuple[str, int], list[tuple[datetime, datetime]]] = defaultdict(list)
-    for one in slots:
-        held[one.pool, one.host_id].append((one.held_from, one.held_until))
+    for hold in slots:
+        held[hold.pool, hold.host_id].append((hold.held_from, hold.held_until))
     for (pool, _), spans in held.items():
         spans.sort()
         start, end = spans[0]
-        for more, until in spans[1:]:
-            if more > end:
+        for begin, until in spans[1:]:
+            if begin > end:
                 yield pool, start, end
-                start = more
+                start = begin
             end = max(end, until)
         yield pool, start, end
 
 
-def _row(
+def _pool_row(
     name: str, group: str, hosts: Mapping[str, int], steps: Sequence[Step], scale: Scale
 ) -> Row:
-    kind, total = group.removesuffix("s"), hosts[GIVEN]
+    kind, total = group.removesuffix("s"), hosts[RESERVABLE]
     key = "rack" if kind == "rack" else "availability_zone"
-    told = [f"{total} host{'' if total == 1 else 's'}"]
-    told += [f"{hosts[how]} {how}" for how in (FAILED, CLOSED) if hosts[how]]
+    counts = [f"{total} host{'' if total == 1 else 's'}"]
+    counts += [f"{hosts[reason]} {reason}" for reason in (FAILED, CLOSED) if hosts[reason]]
     return Row(
         id=f"row-{group}-{name}",
         name=name or f"no {kind}",
-        sub=", ".join(told),
+        sub=", ".join(counts),
         where=f"{key}={name}" if name else None,
         link=f"/console/calendar?{urlencode({kind: name})}" if name else "",
-        levels=_levels([total - most for most in _most(steps, scale)], total, scale),
+        levels=_levels([total - held for held in _highest(steps, scale)], total, scale),
     )
 
 
-def _most(steps: Sequence[Step], scale: Scale) -> Sequence[int]:
+def _highest(steps: Sequence[Step], scale: Scale) -> Sequence[int]:
     """Return, for each part of the time span, the highest number of held hosts."""
     part = (scale.end - scale.start) / PARTS
-    found, held, at = [0] * PARTS, 0, 0
+    highest, held, at = [0] * PARTS, 0, 0
     for when, by in sorted(steps):  # at the same moment ends sort before starts
         until = min(max((when - scale.start) / part, 0.0), float(PARTS))
         for place in range(at, min(int(until) + (until % 1 > 0), PARTS)):
-            found[place] = max(found[place], held)
+            highest[place] = max(highest[place], held)
         at, held = min(int(until), PARTS), held + by
-    return found
+    return highest
 
 
 def _levels(free: Sequence[int], total: int, scale: Scale) -> Sequence[Level]:
     """Merge neighbouring parts with the same number of free hosts."""
     part: timedelta = (scale.end - scale.start) / PARTS
-    found: list[Level] = []
+    levels: list[Level] = []
     begun = 0
     for place in range(1, PARTS + 1):
         if place < PARTS and free[place] == free[begun]:
             continue
         start, end = scale.start + begun * part, scale.start + place * part
-        found.append(Level(*scale.spans(start, end), free[begun], total, start, end))
+        levels.append(Level(*scale.spans(start, end), free[begun], total, start, end))
         begun = place
-    return found
+    return levels
 
 
 HERE: Final = f"{PREFIX}/calendar"
@@ -569,21 +573,21 @@ HOSTS, LEASES = "hosts", "leases"
 ROWS: Final = 100
 FITS: Final = 5
 #: Parameters in the URL besides the search form.
-_KEPT: Final = ("view", "from", "zoom", "rack", "zone", "text", "page")
+_QUERY: Final = ("view", "from", "zoom", "rack", "zone", "text", "page")
 
 #: The row on which the lease view lets the user drag the time of a new lease.
-_FRESH: Final = Row("row-new", "new lease", "drag to choose its time", where="")
+_NEW_LEASE: Final = Row("row-new", "new lease", "drag to select its time", where="")
 
 
 @dataclass(frozen=True)
 class CalendarView:
     """The view that the URL describes: rows, time scale, filters and page number."""
 
-    view: str
+    kind: str  # hosts, racks, zones or leases
     scale: Scale
     which: Which
     number: int
-    kept: Mapping[str, str]
+    query: Mapping[str, str]
 
     @property
     def offset(self) -> int:
@@ -592,10 +596,10 @@ class CalendarView:
     def address(self, base: str = HERE, **changes: Any) -> str:
         """Return the URL of this view with changes; the page number resets to 1 unless `changes`
         sets it."""
-        asked = {**self.kept, **({} if "page" in changes else {"page": ""}), **changes}
-        return f"{base}?{urlencode({name: value for name, value in asked.items() if value})}"
+        query = {**self.query, **({} if "page" in changes else {"page": ""}), **changes}
+        return f"{base}?{urlencode({name: value for name, value in query.items() if value})}"
 
-    def closer(self, name: str) -> str:
+    def zoom_in(self, name: str) -> str:
         """Return the URL of the next closer zoom on a host. The caller appends the start
         (`Block.begins`)."""
         zooms = list(ZOOMS)
@@ -607,8 +611,8 @@ class CalendarView:
 
 
 def show(request: Request) -> Response:
-    look = _view_of(request)
-    rows, total = _rows(request, look)
+    view = _view_of(request)
+    rows, total = _rows(request, view)
     racks, zones = request.services.store.calendar.places() if _sees_hosts(request) else ((), ())
     return page(
         request,
@@ -617,53 +621,52 @@ def show(request: Request) -> Response:
         racks=racks,
         zones=zones,
         zooms=list(ZOOMS),
-        views=_views(request),
+        row_kinds=_kinds(request),
         kinds=KINDS,
-        wish=Wish.of(request.query),
-        found=_found(request),
-        **_board(request, look, rows, total),
+        form=LeaseForm.of(request.query),
+        result=_search(request),
+        **_board(request, view, rows, total),
     )
 
 
 def board(request: Request) -> Response:
     """Render only the rows, for the refresh of an open page."""
-    look = _view_of(request)
-    rows, total = _rows(request, look)
-    return part(request, "calendar_rows.html", **_board(request, look, rows, total))
+    view = _view_of(request)
+    rows, total = _rows(request, view)
+    return part(request, "calendar_rows.html", **_board(request, view, rows, total))
 
 
-def _board(request: Request, look: CalendarView, rows: Sequence[Row], total: int) -> dict[str, Any]:
+def _board(request: Request, view: CalendarView, rows: Sequence[Row], total: int) -> dict[str, Any]:
     # A refresh must keep the start of the view, however late it comes.
-    fixed = {"from": f"{look.scale.start:%Y-%m-%dT%H:%M}", "page": str(look.number)}
+    fixed = {"from": f"{view.scale.start:%Y-%m-%dT%H:%M}", "page": str(view.number)}
     return {
-        "look": look,
-        "scale": look.scale,
-        "rows": [_FRESH, *rows] if look.view == LEASES and _books(request) else rows,
+        "view": view,
+        "scale": view.scale,
+        "rows": [_NEW_LEASE, *rows] if view.kind == LEASES and _may_book(request) else rows,
         "total": total,
-        "first": look.offset + 1,
-        "last": look.offset + len(rows),
-        "part_address": look.address(f"{HERE}/board", **fixed),
-        "books": _books(request),
+        "first": view.offset + 1,
+        "last": view.offset + len(rows),
+        "part_address": view.address(f"{HERE}/board", **fixed),
+        "may_book": _may_book(request),
     }
 
 
 def _view_of(request: Request) -> CalendarView:
-    query = {name: str(request.query.get(name, "")) for name in _KEPT}
-    views = _views(request)
-    view = query["view"] or views[0]
-    if view not in views:
-        raise InvalidInput(f"view: there is no {view[:40]!r} for you; one of {', '.join(views)}")
+    query = {name: str(request.query.get(name, "")) for name in _QUERY}
+    kinds = _kinds(request)
+    kind = query["view"] or kinds[0]
+    if kind not in kinds:
+        raise InvalidInput(f"view: there is no {kind[:40]!r} for you; one of {', '.join(kinds)}")
     start = parse(query["from"], "from") if query["from"] else None
     scale = Scale.of(query["zoom"] or WEEK, start, request.services.clock.now())
-    number = query["page"] or "1"
-    good = number.isascii() and number.isdigit() and len(number) <= 5
-    if not good or not 1 <= int(number) <= 10_000:
-        raise InvalidInput(f"page: {number[:40]!r} is not a number of a page")
+    number = whole_number(query["page"] or "1", 5)
+    if number is None or not 1 <= number <= 10_000:
+        raise InvalidInput(f"page: {query['page'][:40]!r} is not a page number")
     which = Which(query["rack"], query["zone"], query["text"].strip().lower())
-    return CalendarView(view, scale, which, int(number), query)
+    return CalendarView(kind, scale, which, number, query)
 
 
-def _books(request: Request) -> bool:
+def _may_book(request: Request) -> bool:
     return request.allowed("reservation:lease:create")
 
 
@@ -673,63 +676,63 @@ def _sees_hosts(request: Request) -> bool:
     )
 
 
-def _views(request: Request) -> Sequence[str]:
+def _kinds(request: Request) -> Sequence[str]:
     return (HOSTS, *GROUPS, LEASES) if _sees_hosts(request) else (LEASES,)
 
 
-def _rows(request: Request, look: CalendarView) -> tuple[Sequence[Row], int]:
-    store, scale = request.services.store.calendar, look.scale
+def _rows(request: Request, view: CalendarView) -> tuple[Sequence[Row], int]:
+    store, scale = request.services.store.calendar, view.scale
     may_change = request.allowed("reservation:lease:update")
-    if look.view == LEASES:
-        whose = None if request.caller.is_admin else request.caller.project_id
-        found, total = store.leases(whose, scale.start, scale.end, look.offset, ROWS)
-        return of_leases(found, scale, may_change), total
-    if look.view in GROUPS:
-        pools = store.pools(look.view, look.which)
-        taken = store.taken(look.view, look.which, scale.start, scale.end)
-        rows = of_pools(pools, *taken, look.view, scale)
-        return rows[look.offset : look.offset + ROWS], len(rows)
-    hosts, total = store.hosts(look.which, look.offset, ROWS)
+    if view.kind == LEASES:
+        project = project_scope(request)
+        holds, total = store.leases(project, scale.start, scale.end, view.offset, ROWS)
+        return lease_rows(holds, scale, may_change), total
+    if view.kind in GROUPS:
+        pools = store.pools(view.kind, view.which)
+        taken = store.taken(view.kind, view.which, scale.start, scale.end)
+        rows = pool_rows(pools, *taken, view.kind, scale)
+        return rows[view.offset : view.offset + ROWS], len(rows)
+    hosts, total = store.hosts(view.which, view.offset, ROWS)
     ids = [host.id for host in hosts]
     crowded, dense = store.dense(ids, scale.start, scale.end, CROWDED)
-    holds = store.holds([one for one in ids if one not in crowded], scale.start, scale.end)
+    holds = store.holds([host for host in ids if host not in crowded], scale.start, scale.end)
     around = Around(
         store.incidents([host.name for host in hosts], scale.start, scale.end),
         store.silences(scale.start, scale.end),
         dense,
         request.services.clock.now(),
     )
-    return of_hosts(hosts, holds, around, scale, may_change), total
+    return host_rows(hosts, holds, around, scale, may_change), total
 
 
 # The availability search
 
 
-def _found(request: Request) -> dict[str, Any] | None:
-    """Return the windows that the search found, or the reason for none; None without a search."""
+def _search(request: Request) -> dict[str, Any] | None:
+    """Return the time windows that fit, or the reason for none; None without a search."""
     if "find" not in request.query:
         return None
-    wish = Wish.of(request.query)
+    form = LeaseForm.of(request.query)
     try:
-        reservation, query = wish.search(request.services.clock.now(), FITS)
+        reservation, query = form.search(request.services.clock.now(), FITS)
         query["reservation"] = json.dumps(reservation)
         answer = api_calls.call(request, availability.show, query=query)["availability"]
     except HoldfastError as error:
         return {"windows": (), "why": {"message": error.message, **error.details}}
     now = request.services.clock.now()
-    windows = [{**one, "book": _book(wish, one, now)} for one in answer["windows"]]
+    windows = [{**window, "book": _book(form, window, now)} for window in answer["windows"]]
     return {"windows": windows, "why": answer["why_not"]}
 
 
-def _book(wish: Wish, window: Mapping[str, Any], now: datetime) -> str:
+def _book(form: LeaseForm, window: Mapping[str, Any], now: datetime) -> str:
     """Return the URL of the booking form for a window.
 
     A window that is free now is still free a minute later, so the form starts `now`: the time
     that the user needs for the form does not matter.
     """
-    asked = {name: value for name, value in wish.given.items() if value}
+    fields = {name: value for name, value in form.given.items() if value}
     start, end = (datetime.fromisoformat(window[name]) for name in ("start_date", "end_date"))
-    asked |= {"start": f"{start:%Y-%m-%d %H:%M}", "end": f"{end:%Y-%m-%d %H:%M}"}
+    fields |= {"start": f"{start:%Y-%m-%d %H:%M}", "end": f"{end:%Y-%m-%d %H:%M}"}
     if start <= now:
-        asked |= {"start": "now", "end": f"+{wish['length']}"}
-    return f"{PREFIX}/leases/new?{urlencode(asked)}"
+        fields |= {"start": "now", "end": f"+{form['length']}"}
+    return f"{PREFIX}/leases/new?{urlencode(fields)}"

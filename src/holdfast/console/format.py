@@ -21,7 +21,7 @@ from holdfast.api.holdfast_v1 import explanation
 #: The appearance of each state word: a shape and a colour (the CSS class) beside the word.
 GOOD, BUSY, WARN, BAD, IDLE = "good", "busy", "warn", "bad", "idle"
 _SHAPES: Final[Mapping[str, str]] = {GOOD: "●", BUSY: "◐", WARN: "▲", BAD: "■", IDLE: "○"}
-_MEANS: Final[Mapping[str, str]] = {
+_COLOURS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("up", "active", "recovered", "succeeded", "done", "ok", "yes", "free"), GOOD),
     **dict.fromkeys(
         ("starting", "running", "ongoing", "returning", "recovering", "updating", "terminating"),
@@ -38,10 +38,10 @@ _MEANS: Final[Mapping[str, str]] = {
 
 def state(word: Any, text: str | None = None) -> Markup:
     """Render a state word with the shape and colour of its meaning."""
-    means = _MEANS.get(str(word).lower(), IDLE)
+    colour = _COLOURS.get(str(word).lower(), IDLE)
     return Markup(
         '<span class="state {}"><span class="shape" aria-hidden="true">{}</span>{}</span>'
-    ).format(means, _SHAPES[means], str(word) if text is None else text)
+    ).format(colour, _SHAPES[colour], str(word) if text is None else text)
 
 
 def moment(value: datetime | str | None, form: str = "%Y-%m-%d %H:%M:%S") -> Markup:
@@ -62,16 +62,16 @@ def timed(sentence: object) -> Markup:
     return Markup(_IN_TEXT.sub(_timed, str(escape(sentence))))
 
 
-def _timed(found: re.Match[str]) -> str:
-    first, second, zone = found.groups()
+def _timed(match: re.Match[str]) -> str:
+    first, second, zone = match.groups()
     if second is None:
         return _time(first, first + zone)
     return f"{_time(first, first)} to {_time(second, second + zone)}"
 
 
-def _time(said: str, text: str) -> str:
+def _time(value: str, text: str) -> str:
     try:
-        at = read_time(said)
+        at = read_time(value)
     except ValueError:  # a name that looks like a time
         return text
     return f'<time datetime="{at.isoformat()}">{text}</time>'
@@ -103,12 +103,12 @@ def commands(lines: Iterable[Iterable[object]]) -> Markup:
     """Render several shell commands joined with `&&`."""
     line = " && ".join(shlex.join(str(part) for part in parts) for parts in lines)
     return Markup(
-        '<details class="cmd"><summary>same by command</summary><code data-copy>{}</code></details>'
+        '<details class="cmd"><summary>CLI command</summary><code data-copy>{}</code></details>'
     ).format(line)
 
 
-def many(count: int, one: str, more: str = "") -> str:
-    return f"{count} {one}" if count == 1 else f"{count:,} {more or one + 's'}"
+def many(count: int, singular: str, plural: str = "") -> str:
+    return f"{count} {singular}" if count == 1 else f"{count:,} {plural or singular + 's'}"
 
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
@@ -139,13 +139,13 @@ LENGTHS: Final = (
 
 # Metrics of hosts and guests: the label of a field, and the value with its unit.
 #
-#     >>> name("util_ratio"), said("util_ratio", 0.974), said("mean_latency_ns", 2.5e6)
+#     >>> label("util_ratio"), metric("util_ratio", 0.974), metric("mean_latency_ns", 2.5e6)
 #     ('CPU', '97.4 %', '2.5 ms')
-#     >>> said("rx_bps", 5e9), said("mem_available_bytes", 3 * 2**30), said("load1", 0.25)
+#     >>> metric("rx_bps", 5e9), metric("mem_available_bytes", 3 * 2**30), metric("load1", 0.25)
 #     ('5 Gbit/s', '3 GiB', '0.25')
 
 
-_NAMES: Final[Mapping[str, str]] = {
+_LABELS: Final[Mapping[str, str]] = {
     "cpu_util_ratio": "CPU",
     "cpu_iowait_ratio": "CPU: I/O wait",
     "cpu_steal_ratio": "CPU: stolen",
@@ -172,7 +172,7 @@ _NAMES: Final[Mapping[str, str]] = {
 #: The suffix of a field name selects the factor, the step between units, and the units.
 _BINARY: Final = (1024.0, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 _DECIMAL: Final = (1000.0, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"))
-_fields_TIME: Final = (1000.0, ("ns", "µs", "ms", "s"))
+_DURATION: Final = (1000.0, ("ns", "µs", "ms", "s"))
 _COUNT: Final = (1000.0, ("", "k", "M", "G", "T"))
 _PER_S: Final = (1024.0, ("B/s", "KiB/s", "MiB/s", "GiB/s", "TiB/s"))
 _UNITS: Final[Sequence[tuple[str, float, tuple[float, Sequence[str]]]]] = (
@@ -180,12 +180,12 @@ _UNITS: Final[Sequence[tuple[str, float, tuple[float, Sequence[str]]]]] = (
     ("_kib", 1024.0, _BINARY),
     ("bytes_per_s", 1.0, _PER_S),
     ("_bps", 1.0, _DECIMAL),
-    ("_ns", 1.0, _fields_TIME),
+    ("_ns", 1.0, _DURATION),
 )
 
 
-def name(field: str) -> str:
-    return _NAMES.get(field, field)
+def label(field: str) -> str:
+    return _LABELS.get(field, field)
 
 
 def is_share(field: str) -> bool:
@@ -193,17 +193,17 @@ def is_share(field: str) -> bool:
     return field.endswith("_ratio")
 
 
-def most(field: str) -> float:
+def scale_top(field: str) -> float:
     """Return the lowest upper bound of the chart's scale, so small values do not look large."""
     if field.endswith(("steal_ratio", "iowait_ratio")):
         return 0.1
     return 1.0 if is_share(field) else 10.0 if field.startswith("psi_") else 0.0
 
 
-def said(field: str, value: float | None) -> str:
+def metric(field: str, value: float | None) -> str:
     """Format a metric value with its unit."""
     if value is None or not math.isfinite(value):
-        return "not known"
+        return "unknown"
     if is_share(field):
         return f"{_short(100 * value)} %"
     if field.startswith("psi_"):

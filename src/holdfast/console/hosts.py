@@ -13,8 +13,8 @@ from typing import Any
 from holdfast.api.holdfast_v1 import hosts
 from holdfast.api.request import Request, Response
 from holdfast.console import api_calls, sim
-from holdfast.console.pages import page, part
-from holdfast.console.wall import HOLDERS, Tile, furnish, snapshot_of
+from holdfast.console.pages import page, part, project_scope
+from holdfast.console.wall import HOLDERS, Tile, build_tiles, snapshot_of
 from holdfast.db import alarms, audit, incident_queries
 from holdfast.db.host_status import Seen
 from holdfast.model.errors import NotFound
@@ -27,7 +27,7 @@ ALARMS, AUDIT, INCIDENTS = "holdfast:alarm:list", "holdfast:audit:list", "holdfa
 
 def show(request: Request) -> Response:
     shown = _shown(request, request.path["host"])
-    return page(request, "host.html", title=f"Host {shown['seen'].name}", **shown)
+    return page(request, "host.html", title=f"Host {shown['host'].name}", **shown)
 
 
 def body(request: Request) -> Response:
@@ -37,69 +37,68 @@ def body(request: Request) -> Response:
 
 def _shown(request: Request, name: str) -> dict[str, Any]:
     store = request.services.store
-    seen = store.standings.of(name)
-    if seen is None:
-        raise NotFound(f"no host has the name {name[:80]!r}, or several could be meant")
-    health, world = _health(request, seen), sim.world_of(request, seen.name)
+    host = store.standings.of(name)
+    if host is None:
+        raise NotFound(f"no host has the name {name[:80]!r}, or the short name is ambiguous")
+    health, world = _health(request, host), sim.world_of(request, host.name)
     return {
-        "seen": seen,
-        "tile": _tile(request, seen, health),
+        "host": host,
+        "tile": _tile(request, host, health),
         "health": health,
-        "holds": store.wall.ahead(seen.id, MOST_HOLDS) if request.allowed(HOLDERS) else (),
-        "incidents": _incidents(request, seen),
-        "alarms": _alarms(request, seen),
-        "agent": agent(request, seen.name),
-        "lines": _lines(request, seen),
+        "holds": store.wall.ahead(host.id, MOST_HOLDS) if request.allowed(HOLDERS) else (),
+        "incidents": _incidents(request, host),
+        "alarms": _alarms(request, host),
+        "agent": agent(request, host.name),
+        "lines": _lines(request, host),
         "world": world,
         "healing": sim.heal_commands(world) if world else (),
         "networks": request.services.conf.hostmonitor.networks,
     }
 
 
-def _health(request: Request, seen: Seen) -> Mapping[str, Any] | None:
+def _health(request: Request, host: Seen) -> Mapping[str, Any] | None:
     """Return the health of the host as the API shows it; None if no monitor knows the host."""
     try:
-        found = api_calls.call(request, hosts.show_health, path={"host": seen.name})
+        answer = api_calls.call(request, hosts.show_health, path={"host": host.name})
     except NotFound:
         return None
-    health: Mapping[str, Any] = found["health"]
+    health: Mapping[str, Any] = answer["health"]
     return health
 
 
-def _tile(request: Request, seen: Seen, health: Mapping[str, Any] | None) -> Tile:
-    look = snapshot_of(request, seen.id)
-    networks = {name: one["state"] for name, one in health["networks"].items()} if health else {}
-    (tile,) = furnish(look, {}, networks, {})
+def _tile(request: Request, host: Seen, health: Mapping[str, Any] | None) -> Tile:
+    reports = health["networks"] if health else {}
+    networks = {name: report["state"] for name, report in reports.items()}
+    (tile,) = build_tiles(snapshot_of(request, host.id), {}, networks, {})
     return tile
 
 
-def _incidents(request: Request, seen: Seen) -> Any:
+def _incidents(request: Request, host: Seen) -> Any:
     if not request.allowed(INCIDENTS):
         return ()
-    wanted = incident_queries.Wanted(host=seen.name, limit=MOST_INCIDENTS)
+    wanted = incident_queries.Wanted(host=host.name, limit=MOST_INCIDENTS)
     return request.services.store.cases.list_all(wanted)
 
 
-def _alarms(request: Request, seen: Seen) -> Any:
+def _alarms(request: Request, host: Seen) -> Any:
     if not request.allowed(ALARMS):
         return ()
-    own = None if request.caller.is_admin else request.caller.project_id
-    wanted = alarms.Wanted(host=normalise(seen.name), project=own)
+    wanted = alarms.Wanted(host=normalise(host.name), project=project_scope(request))
     return request.services.store.alarms.list_all(wanted)
 
 
-def _lines(request: Request, seen: Seen) -> Any:
+def _lines(request: Request, host: Seen) -> Any:
     if not request.allowed(AUDIT) or not request.caller.is_admin:
         return ()
-    wanted = audit.Wanted(subject=f"host:{seen.uuid}", limit=MOST_LINES)
+    wanted = audit.Wanted(subject=f"host:{host.uuid}", limit=MOST_LINES)
     return request.services.store.audit.list_all(wanted)
 
 
 def agent(request: Request, name: str) -> Mapping[str, Any] | None:
     """Return the agent of a host and whether it is alive; None if no agent ever reported."""
-    found = request.services.store.wall.agent(normalise(name))
-    if found is None:
+    row = request.services.store.wall.agent(normalise(name))
+    if row is None:
         return None
-    silent = request.services.store.database.now() - found["seen_at"]
-    lives = silent <= timedelta(seconds=FRESH_BEATS * found["heartbeat_s"])
-    return {**found, "lives": lives, "details": found["details"] or {}}
+    age = request.services.store.database.now() - row["seen_at"]
+    is_alive = age <= timedelta(seconds=FRESH_BEATS * row["heartbeat_s"])
+    return {**row, "is_alive": is_alive, "details": row["details"] or {}}

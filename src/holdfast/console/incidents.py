@@ -703,7 +703,7 @@ def approve(request: Request) -> Response:
         return _again(request, "approve", error)
     where = f"in {domain}" if domain else "everywhere"
     return away(
-        _own(request), said=f"approved {where} for an hour: {held} held incidents look again"
+        _own(request), message=f"approved {where} for an hour: {held} held incidents look again"
     )
 
 
@@ -716,7 +716,7 @@ def _order(
         api_calls.call(request, handler, path=own, body={"reason": given} if given else {})
     except HoldfastError as error:
         return _again(request, name, error)
-    return away(_own(request), said=said)
+    return away(_own(request), message=said)
 
 
 def _again(request: Request, name: str, error: HoldfastError) -> Response:

@@ -16,13 +16,13 @@ from holdfast.client import dates
 from holdfast.console import api_calls
 from holdfast.console import leases as lease_pages
 from holdfast.console.leases import HERE, outcome
-from holdfast.console.pages import away, page, part
+from holdfast.console.pages import away, page, part, project_scope
 from holdfast.db.audit import Wanted
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
 
-#: The number of audit lines shown; and of older lines, the most per text in TELLING, which
+#: The number of audit lines shown; and of older lines, the most per phrase in KEY_PHRASES, which
 #: explain the current state.
-_HISTORY, _TELLING = 200, 20
+_HISTORY, _PER_PHRASE = 200, 20
 AUDIT: Final = "holdfast:audit:list"
 Lines = Sequence[Mapping[str, Any]]
 
@@ -44,7 +44,7 @@ def state(request: Request) -> Response:
 def dates_form(request: Request) -> Response:
     """Render the form for another end, as dragged in the calendar: `?end=…`."""
     lease = _lease(request)
-    shown = _form(lease, {**_known(lease), **_given(request.query)}, None)
+    shown = _form(lease, {**_current(lease), **_entered(request.query)}, None)
     if "part" in request.query:
         return part(
             request, "lease_sheet.html", heading=lease["name"], inner="lease_change.html", **shown
@@ -59,43 +59,44 @@ def change(request: Request) -> Response:
     that a refusal offered.
     """
     lease = _lease(request)
-    given = {**_known(lease), **_given(request.body)}
+    given = {**_current(lease), **_entered(request.body)}
     verb, _, instead = str(request.body.get("do", "check")).partition("@")
     try:
-        given = _meant(given, verb, instead)
+        given = _with_dates(given, verb, instead)
         body = _body(request, lease, given)
-        made = _changed(request, body, dry_run=verb != "change")
+        changed = _update(request, body, dry_run=verb != "change")
     except HoldfastError as error:
-        found = outcome(
+        refusal = outcome(
             why={"message": error.message, **error.details}, verb="change", end=given["end"]
         )
-        return _answer(request, lease, given, found, error.status)
+        return _answer(request, lease, given, refusal, error.status)
     if verb != "change":
-        differs = lease_pages.differences(lease, made)
-        found = outcome(lease=made, differs=differs, command=_same(lease, body), end=given["end"])
-        return _answer(request, lease, given, found)
-    said = f"Lease {made['name']} is changed."
+        differs = lease_pages.differences(lease, changed)
+        command = _command(lease, body)
+        preview = outcome(lease=changed, differs=differs, command=command, end=given["end"])
+        return _answer(request, lease, given, preview)
+    message, href = f"Lease {changed['name']} is changed.", f"{HERE}/{lease['id']}"
     if "part" in request.body:
-        return _answer(request, lease, given, outcome(done=said, href=f"{HERE}/{lease['id']}"))
-    return away(f"{HERE}/{lease['id']}", said=said)
+        return _answer(request, lease, given, outcome(done=message, href=href))
+    return away(href, message=message)
 
 
 def end(request: Request) -> Response:
     body = {"end_date": "now"}
     lease = api_calls.call(request, leases.update, path=_path(request), body=body)["lease"]
-    return away(f"{HERE}/{lease['id']}", said=f"Lease {lease['name']} ends now.")
+    return away(f"{HERE}/{lease['id']}", message=f"Lease {lease['name']} ends now.")
 
 
 def delete(request: Request) -> Response:
     lease = _lease(request)
     api_calls.call(request, leases.delete, path=_path(request))
-    return away(HERE, said=f"Lease {lease['name']} is deleted.")
+    return away(HERE, message=f"Lease {lease['name']} is deleted.")
 
 
 def acknowledge(request: Request) -> Response:
     lease = _lease(request)
     api_calls.call(request, repair.acknowledge, path=_path(request))
-    return away(f"{HERE}/{lease['id']}", said="It is noted that you have seen it.")
+    return away(f"{HERE}/{lease['id']}", message="Replaced resources acknowledged.")
 
 
 # Contents
@@ -106,21 +107,21 @@ def _path(request: Request) -> dict[str, str]:
 
 
 def _lease(request: Request) -> dict[str, Any]:
-    found: dict[str, Any] = api_calls.call(request, leases.show, path=_path(request))["lease"]
-    return found
+    lease: dict[str, Any] = api_calls.call(request, leases.show, path=_path(request))["lease"]
+    return lease
 
 
 def _shown(request: Request, lease: dict[str, Any]) -> dict[str, Any]:
     history, older = _history(request, lease["id"])
-    for one in lease["reservations"]:
-        one["asked"] = lease_pages.asked(one)
+    for reservation in lease["reservations"]:
+        reservation["requested"] = lease_pages.requested(reservation)
     ends, starts = (dates.from_wire(lease[name]) for name in ("end_date", "start_date"))
     return {
-        **_form(lease, _known(lease), None),
+        **_form(lease, _current(lease), None),
         "chain": lease_pages.chain(lease, [*history, *older]),
         "flags": lease_pages.flags(lease),
-        "healed": lease_pages.healed([*history, *older]),
-        "changed": any(one["resources_changed"] for one in lease["reservations"]),
+        "repairs": lease_pages.repairs([*history, *older]),
+        "changed": any(row["resources_changed"] for row in lease["reservations"]),
         "history": history,
         "more": len(history) == _HISTORY and _HISTORY,
         "lasts": ends - starts,
@@ -135,34 +136,33 @@ def _history(request: Request, lease_id: str) -> tuple[Lines, Lines]:
     """
     if not request.allowed(AUDIT):
         return (), ()
-    own = None if request.caller.is_admin else request.caller.project_id
-    wanted = Wanted(subject=lease_id, project=own, limit=_HISTORY)
+    wanted = Wanted(subject=lease_id, project=project_scope(request), limit=_HISTORY)
     last = request.services.store.audit.list_all(wanted)
     if len(last) < _HISTORY:
         return last, ()
-    before = replace(wanted, older_than=last[-1]["id"], limit=_TELLING)
-    found = {
+    before = replace(wanted, older_than=last[-1]["id"], limit=_PER_PHRASE)
+    lines = {
         line["id"]: line
-        for text in lease_pages.TELLING
+        for text in lease_pages.KEY_PHRASES
         for line in request.services.store.audit.list_all(replace(before, text=text))
     }
-    return last, [found[one] for one in sorted(found, reverse=True)]
+    return last, [lines[number] for number in sorted(lines, reverse=True)]
 
 
 def _form(
-    lease: Mapping[str, Any], given: Mapping[str, str], found: Mapping[str, Any] | None
+    lease: Mapping[str, Any], given: Mapping[str, str], result: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    return {"lease": lease, "given": given, "ends": _known(lease)["end"], "outcome": found}
+    return {"lease": lease, "given": given, "ends": _current(lease)["end"], "outcome": result}
 
 
 def _answer(
     request: Request,
     lease: Mapping[str, Any],
     given: Mapping[str, str],
-    found: Mapping[str, Any],
+    result: Mapping[str, Any],
     status: int = 200,
 ) -> Response:
-    shown = _form(lease, given, found)
+    shown = _form(lease, given, result)
     if "part" in request.body:
         return part(request, "lease_outcome.html", **shown)
     title = f"Change lease {lease['name']}"
@@ -172,7 +172,7 @@ def _answer(
 # Requested changes
 
 
-def _known(lease: Mapping[str, Any]) -> dict[str, str]:
+def _current(lease: Mapping[str, Any]) -> dict[str, str]:
     start, end = (
         dates.on_wire(dates.from_wire(lease[name]).replace(microsecond=0))
         for name in ("start_date", "end_date")
@@ -180,11 +180,11 @@ def _known(lease: Mapping[str, Any]) -> dict[str, str]:
     return {"name": lease["name"], "start": start, "end": end}
 
 
-def _given(fields: Mapping[str, Any]) -> dict[str, str]:
+def _entered(fields: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(fields[name]).strip() for name in ("name", "start", "end") if name in fields}
 
 
-def _meant(given: dict[str, str], verb: str, instead: str) -> dict[str, str]:
+def _with_dates(given: dict[str, str], verb: str, instead: str) -> dict[str, str]:
     """Return the form fields with the dates a refusal offered, or with another end (`verb`)."""
     start, _, end = instead.partition("/")
     if end:
@@ -205,10 +205,10 @@ def _meant(given: dict[str, str], verb: str, instead: str) -> dict[str, str]:
 
 def _body(request: Request, lease: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
     """Return the body of the update: only fields with a new value."""
-    known, now = _known(lease), request.services.clock.now()
-    body: dict[str, Any] = {} if given["name"] == known["name"] else {"name": given["name"]}
+    current, now = _current(lease), request.services.clock.now()
+    body: dict[str, Any] = {} if given["name"] == current["name"] else {"name": given["name"]}
     for name in ("start", "end"):
-        if given[name] == known[name]:
+        if given[name] == current[name]:
             continue
         try:
             body[f"{name}_date"] = dates.parse(given[name]).on_wire(now)
@@ -217,12 +217,12 @@ def _body(request: Request, lease: Mapping[str, Any], given: Mapping[str, str]) 
     return body
 
 
-def _changed(request: Request, body: dict[str, Any], dry_run: bool) -> Any:
-    asked = {**body, "dry_run": True} if dry_run else body
-    return api_calls.call(request, leases.update, path=_path(request), body=asked)["lease"]
+def _update(request: Request, body: dict[str, Any], dry_run: bool) -> Any:
+    content = {**body, "dry_run": True} if dry_run else body
+    return api_calls.call(request, leases.update, path=_path(request), body=content)["lease"]
 
 
-def _same(lease: Mapping[str, Any], body: Mapping[str, Any]) -> list[str]:
+def _command(lease: Mapping[str, Any], body: Mapping[str, Any]) -> list[str]:
     words = ["holdfast", "lease", "set", lease["id"]]
     for name, value in body.items():
         words += [f"--{name.removesuffix('_date')}", value]

@@ -25,9 +25,9 @@ from holdfast.model.errors import HoldfastError, InvalidInput
 # The booking form: its fields as an API request and as a command. Pure. The syntax is the
 # syntax of the client: `+8h`, `vcpus>=8 and rack=rack-a`.
 #
-#     wish = Wish.of({"kind": "host", "count": "2", "where": "gpu=True", …})
-#     wish.reservation()       # {"resource_type": "physical:host", "min": 2, …}
-#     wish.command()           # ["holdfast", "lease", "create", "night", "--hosts", "2", …]
+#     form = LeaseForm.of({"kind": "host", "count": "2", "where": "gpu=True", …})
+#     form.reservation()       # {"resource_type": "physical:host", "min": 2, …}
+#     form.command()           # ["holdfast", "lease", "create", "night", "--hosts", "2", …]
 
 
 T = TypeVar("T")
@@ -58,15 +58,15 @@ _SEVERAL = re.compile(r"\s+and\s+|;|\n")
 
 
 @dataclass(frozen=True)
-class Wish:
+class LeaseForm:
     """The fields of the booking form; empty fields have their default."""
 
     given: Mapping[str, str]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Wish":
-        said = {name: str(given.get(name, "")).strip() for name in DEFAULTS}
-        return cls({name: said[name] or default for name, default in DEFAULTS.items()})
+    def of(cls, given: Mapping[str, Any]) -> "LeaseForm":
+        entered = {name: str(given.get(name, "")).strip() for name in DEFAULTS}
+        return cls({name: entered[name] or default for name, default in DEFAULTS.items()})
 
     def __getitem__(self, name: str) -> str:
         return self.given[name]
@@ -79,8 +79,8 @@ class Wish:
         if kind == "host":
             low = self._number("count", 1)
             high = self._number("most", 1) if self["most"] else low
-            about = {"min": low, "max": high, "hypervisor_properties": ""}
-            return {"resource_type": "physical:host", **about, **self._where()}
+            count = {"min": low, "max": high, "hypervisor_properties": ""}
+            return {"resource_type": "physical:host", **count, **self._where()}
         amount = {"amount": self._number("count", 1), "affinity": None}
         if kind == "flavor":
             return {"resource_type": "flavor:instance", "flavor_id": self["flavor"], **amount}
@@ -91,13 +91,13 @@ class Wish:
         """Return start, end and before-end in wire format; +8h counts from the start."""
         start = _date(self["start"], "start")
         origin = _moment(start.at, now, "start")
-        announced = self["before_end"]
+        before_end = self["before_end"]
         return {
             "start_date": _moment(start.on_wire, now, "start"),
             "end_date": _moment(_date(self["end"], "end").on_wire, origin, "end"),
             "before_end_date": (
-                _moment(_date(announced, "before end").on_wire, origin, "before end")
-                if announced
+                _moment(_date(before_end, "before end").on_wire, origin, "before end")
+                if before_end
                 else None
             ),
         }
@@ -105,9 +105,9 @@ class Wish:
     def body(self, now: datetime, dry_run: bool) -> dict[str, Any]:
         """Return the body for POST /reservation/v1/leases."""
         if not self["name"]:
-            raise InvalidInput("name: give the lease a name, so that you find it again")
-        found = {"name": self["name"], **self.dates(now), "reservations": [self.reservation()]}
-        return {**found, "dry_run": True} if dry_run else found
+            raise InvalidInput("name: required")
+        body = {"name": self["name"], **self.dates(now), "reservations": [self.reservation()]}
+        return {**body, "dry_run": True} if dry_run else body
 
     def search(self, now: datetime, limit: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the reservation and the other parameters of GET /holdfast/v1/availability."""
@@ -116,39 +116,39 @@ class Wish:
         except ValueError as error:
             raise InvalidInput(f"length: {error}") from None
         first = _date(self["earliest"], "earliest")
-        asked: dict[str, Any] = {"duration_s": int(length.total_seconds()), "limit": limit}
+        query: dict[str, Any] = {"duration_s": int(length.total_seconds()), "limit": limit}
         if first != dates.NOW:
-            asked["from"] = _moment(first.on_wire, now, "earliest")
-        return self.reservation(), asked
+            query["from"] = _moment(first.on_wire, now, "earliest")
+        return self.reservation(), query
 
     # Equivalent commands
 
     def command(self) -> list[str]:
-        words = ["holdfast", "lease", "create", self["name"] or "NAME", *self._what()]
+        words = ["holdfast", "lease", "create", self["name"] or "NAME", *self._resource()]
         words += ["--start", self["start"], "--end", self["end"]]
-        announced = self["before_end"]
-        return [*words, "--before-end-date", announced] if announced else words
+        before_end = self["before_end"]
+        return [*words, "--before-end-date", before_end] if before_end else words
 
     def search_command(self) -> list[str]:
-        words = ["holdfast", "availability", *self._what(), "--for", self["length"]]
+        words = ["holdfast", "availability", *self._resource(), "--for", self["length"]]
         return words if self["earliest"] == "now" else [*words, "--from", self["earliest"]]
 
-    def _what(self) -> list[str]:
+    def _resource(self) -> list[str]:
         if self["kind"] == "host":
             number = ["--hosts", self["count"]]
             if self["most"]:
                 number = ["--min", self["count"], "--max", self["most"]]
-            return [*number, *(word for one in self._conditions() for word in ("--where", one))]
+            return [*number, *(word for text in self._conditions() for word in ("--where", text))]
         if self["kind"] == "flavor":
-            told = f"flavor:instance,flavor_id={self['flavor']},amount={self['count']}"
-            return ["--reservation", told]
+            value = f"flavor:instance,flavor_id={self['flavor']},amount={self['count']}"
+            return ["--reservation", value]
         sizes = ",".join(f"{name}={self[name]}" for name in ("vcpus", "memory_mb", "disk_gb"))
-        told = f"virtual:instance,{sizes},amount={self['count']}"
+        value = f"virtual:instance,{sizes},amount={self['count']}"
         if self["where"]:
-            told += f",resource_properties={self._as_said()}"
-        return ["--reservation", told]
+            value += f",resource_properties={self._expression_or_text()}"
+        return ["--reservation", value]
 
-    def _as_said(self) -> str:
+    def _expression_or_text(self) -> str:
         """Return the conditions as an expression, or as entered if invalid.
 
         The page shows the error beside the command.
@@ -161,10 +161,10 @@ class Wish:
     # Parsing of fields
 
     def _number(self, name: str, least: int) -> int:
-        said = self[name]
-        if not said.isdecimal() or len(said) > 9 or int(said) < least:
-            raise InvalidInput(f"{name}: {said[:40]!r} is not a number from {least} on")
-        return int(said)
+        text = self[name]
+        if not text.isdecimal() or len(text) > 9 or int(text) < least:
+            raise InvalidInput(f"{name}: {text[:40]!r} is not a whole number of at least {least}")
+        return int(text)
 
     def _where(self) -> dict[str, str]:
         return {"resource_properties": self._expression()}
@@ -176,10 +176,10 @@ class Wish:
             raise InvalidInput(f"where: {error}") from None
 
     def _conditions(self) -> list[str]:
-        said = self["where"]
-        if said.startswith("["):
-            return [said]
-        return [part.strip() for part in _SEVERAL.split(said) if part.strip()]
+        text = self["where"]
+        if text.startswith("["):
+            return [text]
+        return [part.strip() for part in _SEVERAL.split(text) if part.strip()]
 
 
 def _date(text: str, field: str) -> dates.Date:
@@ -203,7 +203,7 @@ def _moment(of: Callable[[datetime], T], origin: datetime, field: str) -> T:
 
 DONE, NOW, NEXT = "done", "now", "next"
 #: Phrases of audit lines about repairs of the lease's resources.
-_HEALED: Final = (
+_REPAIR_PHRASES: Final = (
     "got something else",
     "misses what failed",
     "is whole again",
@@ -212,9 +212,9 @@ _HEALED: Final = (
     "its owner has seen",
     "its pools are put right",
 )
-_STRAIGHT: Final = ("PENDING", "STARTING", "ACTIVE", "TERMINATING", "TERMINATED")
+_SEQUENCE: Final = ("PENDING", "STARTING", "ACTIVE", "TERMINATING", "TERMINATED")
 #: Phrases of audit lines that explain the current state or report a repair.
-TELLING: Final = (*(f" is {word}" for word in _STRAIGHT), " failed: ", *_HEALED)
+KEY_PHRASES: Final = (*(f" is {word}" for word in _SEQUENCE), " failed: ", *_REPAIR_PHRASES)
 #: The last state that a lease passed at least before it left the normal sequence.
 _AFTER: Final[Mapping[str, str]] = {
     "ERROR": "STARTING",
@@ -227,18 +227,19 @@ _AFTER: Final[Mapping[str, str]] = {
 class Link:
     """A state in the sequence; `at` is when the lease reached the state, or is due to."""
 
-    word: str
-    how: str
+    state: str
+    phase: str  # done, now or next
     at: Any = None
-    said: str = ""
+    text: str = ""
 
 
 def chain(lease: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> Sequence[Link]:
     status = lease["status"]
-    if status in _STRAIGHT:
-        here = _STRAIGHT.index(status)
+    if status in _SEQUENCE:
+        here = _SEQUENCE.index(status)
         return [
-            _link(word, _how(place, here), lease, history) for place, word in enumerate(_STRAIGHT)
+            _link(state, _phase(place, here), lease, history)
+            for place, state in enumerate(_SEQUENCE)
         ]
     return list(_aside(lease, history))
 
@@ -248,35 +249,35 @@ def _aside(lease: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> It
     status = lease["status"]
     was_active = _when(history, " is ACTIVE") is not None
     last = "ACTIVE" if was_active and status != "ERROR" else _AFTER.get(status, "PENDING")
-    for word in _STRAIGHT[: _STRAIGHT.index(last) + 1]:
-        yield _link(word, DONE, lease, history)
+    for state in _SEQUENCE[: _SEQUENCE.index(last) + 1]:
+        yield _link(state, DONE, lease, history)
     failed = next((line for line in history if " failed: " in line["sentence"]), None)
-    told = (
+    text = (
         failed["sentence"]
         if failed and status == "ERROR"
         else state_machines.LEASE_SAYS.get(status, "")
     )
-    yield Link(status, NOW, failed["at"] if failed else lease["updated_at"], told)
+    yield Link(status, NOW, failed["at"] if failed else lease["updated_at"], text)
     if status == "ERROR":
         yield _link("TERMINATED", NEXT, lease, history)
 
 
-def _how(place: int, here: int) -> str:
+def _phase(place: int, here: int) -> str:
     return NOW if place == here else DONE if place < here else NEXT
 
 
 def _link(
-    word: str, how: str, lease: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
+    state: str, phase: str, lease: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
 ) -> Link:
-    said = state_machines.LEASE_SAYS[word] if how == NOW else ""
-    if word == "PENDING":
-        return Link(word, how, lease["created_at"], said or "booked")
-    due = lease["start_date"] if word in ("STARTING", "ACTIVE") else lease["end_date"]
-    happened = _when(history, f" is {word}") if how != NEXT else None
-    announced = _announced(lease) if word == "TERMINATING" and how == NEXT else ""
-    if word == "STARTING" and how != NEXT:
+    text = state_machines.LEASE_SAYS[state] if phase == NOW else ""
+    if state == "PENDING":
+        return Link(state, phase, lease["created_at"], text or "booked")
+    due = lease["start_date"] if state in ("STARTING", "ACTIVE") else lease["end_date"]
+    reached = _when(history, f" is {state}") if phase != NEXT else None
+    notice = _before_end(lease) if state == "TERMINATING" and phase == NEXT else ""
+    if state == "STARTING" and phase != NEXT:
         due = max(due, lease["created_at"].replace(" ", "T"))  # a lease that starts at once
-    return Link(word, how, happened or due, said or announced)
+    return Link(state, phase, reached or due, text or notice)
 
 
 def _when(history: Sequence[Mapping[str, Any]], ending: str) -> Any:
@@ -284,68 +285,73 @@ def _when(history: Sequence[Mapping[str, Any]], ending: str) -> Any:
     return next((line["at"] for line in history if line["sentence"].endswith(ending)), None)
 
 
-def _announced(lease: Mapping[str, Any]) -> str:
+def _before_end(lease: Mapping[str, Any]) -> str:
     for event in lease["events"]:
         if event["event_type"] == "before_end_lease":
-            verb = "was" if event["status"] == "DONE" else "is"
-            return f"its end {verb} announced {event['time'][:16].replace('T', ' ')} UTC"
+            verb = "sent" if event["status"] == "DONE" else "due"
+            return f"before-end notification {verb} {event['time'][:16].replace('T', ' ')} UTC"
     return ""
 
 
 def flags(lease: Mapping[str, Any]) -> Sequence[str]:
     """Return warnings for the owner of the lease, as sentences."""
-    found = []
-    for one in lease["reservations"]:
-        what = f"Its reservation of {one['resource_type']}"
-        if one["missing_resources"]:
-            found.append(f"{what} misses something that failed; another is looked for.")
-        if one["resources_changed"]:
-            found.append(f"{what} got something else than it had, because that failed.")
-    if lease["degraded"] and not found:
-        found.append("It is degraded: not all that belongs to it is there.")
-    return found
+    flags = []
+    for reservation in lease["reservations"]:
+        name = f"Reservation of {reservation['resource_type']}"
+        if reservation["missing_resources"]:
+            flags.append(f"{name}: a failed resource is missing; Holdfast looks for another.")
+        if reservation["resources_changed"]:
+            flags.append(f"{name}: Holdfast replaced a failed resource.")
+    if lease["degraded"] and not flags:
+        flags.append("The lease is degraded: some of its resources are missing.")
+    return flags
 
 
-def healed(history: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def repairs(history: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Return the audit lines about repairs of the lease's resources, oldest first."""
-    told = [line for line in history if any(word in line["sentence"] for word in _HEALED)]
-    return told[::-1]
+    lines = [
+        line for line in history if any(phrase in line["sentence"] for phrase in _REPAIR_PHRASES)
+    ]
+    return lines[::-1]
 
 
 def holds(lease: Mapping[str, Any]) -> str:
     """Describe the held resources: 2 hosts; 3 slots on 2 hosts; 1 address"""
-    return "; ".join(filter(None, (_holds(one) for one in lease["reservations"]))) or "nothing"
+    return (
+        "; ".join(filter(None, (_holds(reservation) for reservation in lease["reservations"])))
+        or "nothing"
+    )
 
 
 def _holds(reservation: Mapping[str, Any]) -> str:
     hosts = reservation.get("hosts") or ()
     slots = sum(host.get("slots") or 0 for host in hosts)
-    found = []
+    parts = []
     if hosts:
-        told = many(len(hosts), "host")
-        found.append(f"{many(slots, 'slot')} on {told}" if slots else told)
+        count = many(len(hosts), "host")
+        parts.append(f"{many(slots, 'slot')} on {count}" if slots else count)
     if addresses := reservation.get("floatingips"):
-        found.append(many(len(addresses), "address", "addresses"))
-    if things := reservation.get("things"):
-        found.append(many(len(things), "server"))
-    return ", ".join(found)
+        parts.append(many(len(addresses), "address", "addresses"))
+    if servers := reservation.get("things"):
+        parts.append(many(len(servers), "server"))
+    return ", ".join(parts)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Sequence[str]:
     """Return sentences about the hosts that a change would add, keep or give up."""
-    found = []
-    for was, will in zip(old["reservations"], new["reservations"], strict=False):
-        had, has = ({host["name"] for host in one.get("hosts") or ()} for one in (was, will))
-        if gone := sorted(had - has):
-            found.append(f"{', '.join(gone)} would be given up")
-        if come := sorted(has - had):
-            found.append(f"{', '.join(come)} would be added")
-        if had and had == has:
-            found.append(f"it would keep {', '.join(sorted(had))}")
-    return found
+    sentences = []
+    for pair in zip(old["reservations"], new["reservations"], strict=False):
+        before, after = ({host["name"] for host in r.get("hosts") or ()} for r in pair)
+        if released := sorted(before - after):
+            sentences.append(f"the lease would release {', '.join(released)}")
+        if added := sorted(after - before):
+            sentences.append(f"the lease would add {', '.join(added)}")
+        if before and before == after:
+            sentences.append(f"the lease would keep {', '.join(sorted(before))}")
+    return sentences
 
 
-def asked(reservation: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+def requested(reservation: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     """Return the requested properties of a reservation that are not empty."""
     names = ("min", "max", "amount", "vcpus", "memory_mb", "disk_gb", "flavor_id", "server_id")
     more = ("resource_properties", "hypervisor_properties", "before_end", "network_id", "affinity")
@@ -358,12 +364,12 @@ def asked(reservation: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
 
 HERE: Final = f"{PREFIX}/leases"
 LIMIT: Final = 50
-_ASKED: Final = ("status", "name", "project_id", "end_after", "start_before", "sort", "marker")
+_FILTERS: Final = ("status", "name", "project_id", "end_after", "start_before", "sort", "marker")
 _SORTS: Final[Mapping[str, str]] = {
-    "start_date:desc": "start, last first",
-    "start_date": "start, first first",
-    "end_date": "end, first first",
-    "created_at:desc": "booked, last first",
+    "start_date:desc": "start, newest first",
+    "start_date": "start, oldest first",
+    "end_date": "end, earliest first",
+    "created_at:desc": "booked, newest first",
     "name": "name",
     "status": "state",
 }
@@ -375,11 +381,11 @@ _UNNAMED: Final = "unnamed"
 
 
 def index(request: Request) -> Response:
-    asked = _asked(request)
+    filters = _filters(request)
     try:
-        shown, why, status = _listed(request, asked), "", 200
+        shown, why, status = _listed(request, filters), "", 200
     except InvalidInput as error:
-        shown = _nothing(asked)
+        shown = _empty(filters)
         why, status = error.message, error.status
     return page(
         request,
@@ -389,45 +395,45 @@ def index(request: Request) -> Response:
         statuses=sorted(state_machines.LEASE),
         sorts=_SORTS,
         why=why,
-        part_address=f"{HERE}/rows?{urlencode(_said(asked))}",
-        same=_command(asked),
+        part_address=f"{HERE}/rows?{urlencode(_given(filters))}",
+        command=_command(filters),
         **shown,
     )
 
 
 def rows(request: Request) -> Response:
-    return part(request, "leases_rows.html", **_listed(request, _asked(request)))
+    return part(request, "leases_rows.html", **_listed(request, _filters(request)))
 
 
-def _asked(request: Request) -> dict[str, str]:
-    asked = {name: str(request.query.get(name, "")).strip() for name in _ASKED}
+def _filters(request: Request) -> dict[str, str]:
+    filters = {name: str(request.query.get(name, "")).strip() for name in _FILTERS}
     if not request.caller.is_admin:
-        asked["project_id"] = ""
-    return {**asked, "sort": asked["sort"] or next(iter(_SORTS))}
+        filters["project_id"] = ""
+    return {**filters, "sort": filters["sort"] or next(iter(_SORTS))}
 
 
-def _said(asked: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in asked.items() if value}
+def _given(filters: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in filters.items() if value}
 
 
-def _listed(request: Request, asked: Mapping[str, str]) -> dict[str, Any]:
-    answer = api_calls.call(request, leases.index, query={**_said(asked), "limit": str(LIMIT)})
-    found = [{**one, "holds": holds(one)} for one in answer["leases"]]
+def _listed(request: Request, filters: Mapping[str, str]) -> dict[str, Any]:
+    answer = api_calls.call(request, leases.index, query={**_given(filters), "limit": str(LIMIT)})
+    rows = [{**lease, "holds": holds(lease)} for lease in answer["leases"]]
     more = ""
     for link in answer.get("leases_links", ()):
         marker = parse_qs(urlsplit(link["href"]).query)["marker"][0]
-        more = f"{HERE}?{urlencode({**_said(asked), 'marker': marker})}"
-    return {**_nothing(asked), "leases": found, "more": more}
+        more = f"{HERE}?{urlencode({**_given(filters), 'marker': marker})}"
+    return {**_empty(filters), "leases": rows, "more": more}
 
 
-def _nothing(asked: Mapping[str, str]) -> dict[str, Any]:
-    first = f"{HERE}?{urlencode({**_said(asked), 'marker': ''})}"
-    return {"asked": asked, "leases": (), "more": "", "first_address": first}
+def _empty(filters: Mapping[str, str]) -> dict[str, Any]:
+    first = f"{HERE}?{urlencode({**_given(filters), 'marker': ''})}"
+    return {"filters": filters, "leases": (), "more": "", "first_address": first}
 
 
-def _command(asked: Mapping[str, str]) -> list[str]:
+def _command(filters: Mapping[str, str]) -> list[str]:
     words = ["holdfast", "lease", "list"]
-    for name, value in _said(asked).items():
+    for name, value in _given(filters).items():
         option = "project" if name == "project_id" else name.replace("_", "-")
         words += [f"--{option}", value]
     return [*words, "--limit", str(LIMIT)]
@@ -437,7 +443,7 @@ def _command(asked: Mapping[str, str]) -> list[str]:
 
 
 def new(request: Request) -> Response:
-    return _form(request, Wish.of(_named(request)), None)
+    return _render(request, LeaseForm.of(_named(request)), None)
 
 
 def _named(request: Request) -> dict[str, str]:
@@ -454,18 +460,18 @@ def _named(request: Request) -> dict[str, str]:
 def create(request: Request) -> Response:
     """Check the lease with a dry run (`do` is check), or book the lease (`do` is book)."""
     verb, _, instead = str(request.body.get("do", "check")).partition("@")
-    wish = Wish.of(_other_dates(request.body, instead))
+    form = LeaseForm.of(_other_dates(request.body, instead))
     try:
-        made = _asked_for(request, wish, dry_run=verb != "book")
+        lease = _create(request, form, dry_run=verb != "book")
     except HoldfastError as error:
         refused = {"why": {"message": error.message, **error.details}, "verb": "book"}
-        return _form(request, wish, outcome(**refused, command=wish.command()), error.status)
+        return _render(request, form, outcome(**refused, command=form.command()), error.status)
     if verb != "book":
-        return _form(request, wish, outcome(lease=made, command=wish.command()))
-    said, href = f"Lease {made['name']} is booked.", f"{HERE}/{made['id']}"
+        return _render(request, form, outcome(lease=lease, command=form.command()))
+    message, href = f"Lease {lease['name']} is booked.", f"{HERE}/{lease['id']}"
     if "part" in request.body:
-        return _form(request, wish, outcome(done=said, href=href))
-    return away(href, said=said)
+        return _render(request, form, outcome(done=message, href=href))
+    return away(href, message=message)
 
 
 def _other_dates(given: Mapping[str, str], instead: str) -> Mapping[str, str]:
@@ -476,22 +482,22 @@ def _other_dates(given: Mapping[str, str], instead: str) -> Mapping[str, str]:
     return {**given, "start": _minute(start), "end": _minute(end)}
 
 
-def _minute(said: str) -> str:
-    return said[:16].replace("T", " ")
+def _minute(date: str) -> str:
+    return date[:16].replace("T", " ")
 
 
-def _asked_for(request: Request, wish: Wish, dry_run: bool) -> Any:
-    if dry_run and not wish["name"]:
-        wish = replace(wish, given={**wish.given, "name": _UNNAMED})
-    body = wish.body(request.services.clock.now(), dry_run)
+def _create(request: Request, form: LeaseForm, dry_run: bool) -> Any:
+    if dry_run and not form["name"]:
+        form = replace(form, given={**form.given, "name": _UNNAMED})
+    body = form.body(request.services.clock.now(), dry_run)
     return api_calls.call(request, leases.create, body=body)["lease"]
 
 
-def _form(
-    request: Request, wish: Wish, found: Mapping[str, Any] | None, status: int = 200
+def _render(
+    request: Request, form: LeaseForm, result: Mapping[str, Any] | None, status: int = 200
 ) -> Response:
     """Render the whole page, only the outcome (script), or only the form (the script's dialog)."""
-    shown: dict[str, Any] = {"wish": wish, "kinds": KINDS, "outcome": found}
+    shown: dict[str, Any] = {"form": form, "kinds": KINDS, "outcome": result}
     if request.body is not None and "part" in request.body:
         return part(request, "lease_outcome.html", **shown)
     if "part" in request.query:
@@ -499,7 +505,7 @@ def _form(
     return page(request, "lease_new.html", title="New lease", status=status, **shown)
 
 
-def outcome(**found: Any) -> dict[str, Any]:
+def outcome(**values: Any) -> dict[str, Any]:
     """Return the variables of lease_outcome.html."""
     empty = {"done": "", "href": "", "lease": None, "differs": (), "why": None, "verb": ""}
-    return {**empty, "command": (), "end": "", **found}
+    return {**empty, "command": (), "end": "", **values}

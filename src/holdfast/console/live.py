@@ -35,32 +35,32 @@ EVERY_S: Final = 1.0
 #: A stream ends after this time and the browser reconnects; the API then checks rights again.
 LASTS_S: Final = 300.0
 #: The interval of keep-alive comments, by which the API detects a closed connection.
-SIGN_OF_LIFE_S: Final = 3.0
+KEEPALIVE_S: Final = 3.0
 #: The thread stops after this time without a listening or polling page.
 REST_S: Final = 30.0
 #: The most streams per user. A browser opens six connections and needs some for pages.
-MOST_OWN: Final = 4
+MOST_PER_USER: Final = 4
 #: The number of hexadecimal digits per topic in an id.
 DIGITS: Final = 8
-#: The id before the first poll. A page with this id is told that all topics changed.
-NOWHERE: Final = "-"
+#: The id before the first poll. A page with this id gets all topics as changed.
+NO_ID: Final = "-"
 
-Look = Callable[[], Mapping[str, str]]
+ReadMarks = Callable[[], Mapping[str, str]]
 
 
 class Feed:
     """The change feed that all pages of this process share."""
 
-    def __init__(self, look: Look, clock: Clock, streams: int) -> None:
-        self._look = look
+    def __init__(self, read_marks: ReadMarks, clock: Clock, streams: int) -> None:
+        self._read_marks = read_marks
         self._clock = clock
         self._streams = streams
-        self._places: set[_Place] = set()
+        self._slots: set[_Slot] = set()
         self._lock = threading.Condition()
         self._topics: Sequence[str] = ()
-        self._at = NOWHERE
-        self._wanted_until = 0.0
-        self._looking = False
+        self._at = NO_ID
+        self._poll_until = 0.0
+        self._is_polling = False
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -76,12 +76,12 @@ class Feed:
 
         Returns "*" for all topics if `known` is not a valid id.
         """
-        self._want()
+        self._keep_polling()
         with self._lock:
             return self._at, self._after(known)
 
     def _after(self, known: str) -> Sequence[str]:
-        if known == "" or self._at == NOWHERE:
+        if known == "" or self._at == NO_ID:
             return []
         if len(known) != len(self._at) or not set(known) <= set(string.hexdigits):
             return ["*"]
@@ -90,40 +90,40 @@ class Feed:
 
     # Event streams
 
-    def stream(self, known: str, who: str = "", tab: str = "") -> Lent:
+    def stream(self, known: str, user: str = "", tab: str = "") -> Lent:
         """Open an event stream.
 
         A new page in a browser tab takes over the stream slot of the tab's previous page. A
-        user gets at most half of the slots, and at most MOST_OWN. Raises Unavailable if no slot
-        is free.
+        user gets at most half of the slots, and at most MOST_PER_USER. Raises Unavailable if no
+        slot is free.
         """
-        place = _Place(who, tab)
+        slot = _Slot(user, tab)
         with self._lock:
             if self._stop.is_set():
-                raise Unavailable("the program ends")
-            before = [one for one in self._places if tab and (one.who, one.tab) == (who, tab)]
-            self._places -= set(before)
-            own = sum(one.who == who for one in self._places)
-            if len(self._places) >= self._streams or own >= most_own(self._streams):
-                raise Unavailable("all streams are taken: ask for changes instead")
-            self._places.add(place)
+                raise Unavailable("the API process stops")
+            replaced = [s for s in self._slots if tab and (s.user, s.tab) == (user, tab)]
+            self._slots -= set(replaced)
+            own = sum(s.user == user for s in self._slots)
+            if len(self._slots) >= self._streams or own >= most_per_user(self._streams):
+                raise Unavailable("all event streams are in use: poll /console/changes instead")
+            self._slots.add(slot)
             self._lock.notify_all()
-        return Lent(self._events(known, place), lambda: self._give_back(place))
+        return Lent(self._events(known, slot), lambda: self._release(slot))
 
-    def _give_back(self, place: "_Place") -> None:
+    def _release(self, slot: "_Slot") -> None:
         with self._lock:
-            self._places.discard(place)
+            self._slots.discard(slot)
 
-    def _events(self, known: str, place: "_Place") -> Iterator[bytes]:
+    def _events(self, known: str, slot: "_Slot") -> Iterator[bytes]:
         ends = self._clock.monotonic() + LASTS_S
         yield b"retry: 3000\n\n"
         at, topics = self.since(known)
         yield _event(at, topics)
         while self._clock.monotonic() < ends:
-            new, topics = self._wait(at, place)
+            new, topics = self._wait(at, slot)
             if self._stop.is_set():
                 return
-            if place not in self._places:
+            if slot not in self._slots:
                 yield b"event: moved\ndata: \n\n"  # another page with the same tab id took the slot
                 return
             if new != at:
@@ -132,45 +132,45 @@ class Feed:
             else:
                 yield b": still here\n\n"
 
-    def _wait(self, known: str, place: "_Place") -> tuple[str, Sequence[str]]:
-        def so() -> bool:
-            gone = place not in self._places or self._stop.is_set()
+    def _wait(self, known: str, slot: "_Slot") -> tuple[str, Sequence[str]]:
+        def is_due() -> bool:
+            gone = slot not in self._slots or self._stop.is_set()
             return gone or self._at != known
 
-        self._want()
+        self._keep_polling()
         with self._lock:
-            self._lock.wait_for(so, SIGN_OF_LIFE_S)
+            self._lock.wait_for(is_due, KEEPALIVE_S)
             return self._at, self._after(known)
 
     # The polling thread
 
-    def _want(self) -> None:
+    def _keep_polling(self) -> None:
         with self._lock:
-            self._wanted_until = self._clock.monotonic() + REST_S
-            if self._looking or self._stop.is_set():
+            self._poll_until = self._clock.monotonic() + REST_S
+            if self._is_polling or self._stop.is_set():
                 return
-            self._looking = True
-        self._try_turn()  # poll at once, so no later change is missed
-        threading.Thread(target=self._forever, name="console", daemon=True).start()
+            self._is_polling = True
+        self._try_poll()  # poll at once, so no later change is missed
+        threading.Thread(target=self._poll_forever, name="console", daemon=True).start()
 
-    def _forever(self) -> None:
+    def _poll_forever(self) -> None:
         while not self._clock.wait(self._stop, EVERY_S):
             with self._lock:
-                if self._clock.monotonic() > self._wanted_until:
-                    self._looking = False
+                if self._clock.monotonic() > self._poll_until:
+                    self._is_polling = False
                     return
-            self._try_turn()
+            self._try_poll()
 
-    def _try_turn(self) -> None:
+    def _try_poll(self) -> None:
         try:
-            self._turn()
+            self._poll()
         except HoldfastError as error:
-            LOG.warning("console: changes cannot be seen: %s", error.message)
+            LOG.warning("console: polling for changes failed: %s", error.message)
         except Exception:
-            LOG.exception("console: changes cannot be seen")
+            LOG.exception("console: polling for changes failed")
 
-    def _turn(self) -> None:
-        marks = self._look()
+    def _poll(self) -> None:
+        marks = self._read_marks()
         topics = sorted(marks)
         at = "".join(_digits(topic, marks[topic]) for topic in topics)
         with self._lock:
@@ -179,16 +179,16 @@ class Feed:
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
+class _Slot:
     """The slot of a stream, compared by identity."""
 
-    who: str
+    user: str
     tab: str
 
 
-def most_own(streams: int) -> int:
+def most_per_user(streams: int) -> int:
     """Return the most streams per user, given the total."""
-    return max(1, min(MOST_OWN, streams // 2))
+    return max(1, min(MOST_PER_USER, streams // 2))
 
 
 def _event(at: str, topics: Sequence[str]) -> bytes:
@@ -266,10 +266,10 @@ class Memory:
         self._known: OrderedDict[str, tuple[Mapping[str, Sequence[str]], Mapping[str, bytes]]]
         self._known = OrderedDict()
 
-    def keep(self, shown: Rendering) -> None:
+    def keep(self, rendering: Rendering) -> None:
         with self._lock:
-            self._known[shown.version] = shown.lists, shown.marks
-            self._known.move_to_end(shown.version)
+            self._known[rendering.version] = rendering.lists, rendering.marks
+            self._known.move_to_end(rendering.version)
             while len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
 

@@ -13,8 +13,8 @@ _FIELDS = {
     "user": ("User", "text", "username"),
     "password": ("Password", "password", "current-password"),
     "project": ("Project", "text", "organization"),
-    "domain": ("Domain (if not Default)", "text", "off"),
-    "project_domain": ("Domain of the project (if another)", "text", "off"),
+    "domain": ("User domain (if not Default)", "text", "off"),
+    "project_domain": ("Project domain (if different)", "text", "off"),
 }
 
 

@@ -72,22 +72,22 @@ class Trial:
     @property
     def sentence(self) -> str:
         if not self.differing:
-            return "It says the same of every combination as the strategy in force."
-        many = "1 row differs" if self.differing == 1 else f"{self.differing} rows differ"
-        moved = [
-            f"{len(found)} {word}" for action, word in _WORDS if (found := self.becoming(action))
+            return "Every row has the same action as in the HA matrix in force."
+        count = "1 row differs" if self.differing == 1 else f"{self.differing} rows differ"
+        effects = [
+            f"{len(hosts)} {verb}" for action, verb in _VERBS if (hosts := self.becoming(action))
         ]
         later = sum(len(row.hosts) for row in self.changed if row.now.action == row.then.action)
-        moved += [f"{later} would wait for another time"] if later else []
-        if not moved:
-            return f"{many}; for no host anything would change now."
-        return f"{many}; of the hosts as they are now, {', '.join(moved)}."
+        effects += [f"{later} would wait a different time"] if later else []
+        if not effects:
+            return f"{count}; no host is affected now."
+        return f"{count}; hosts affected now: {', '.join(effects)}."
 
 
-_WORDS = (
+_VERBS = (
     (RECOVERY, "would be recovered"),
     (ALERT, "would raise an alert"),
-    (NONE, "would be left alone"),
+    (NONE, "would get no action"),
     (UNDECIDED, "would be undecided"),
 )
 
@@ -97,12 +97,12 @@ def compare(now: Matrix, then: Matrix, shown: Mapping[str, Any]) -> Trial:
     blind = shown["blind"]
     rows = [
         Row(
-            one["health"],
-            one["hosts"],
-            now.answer(one["health"], blind),
-            then.answer(one["health"], blind),
+            row["health"],
+            row["hosts"],
+            now.answer(row["health"], blind),
+            then.answer(row["health"], blind),
         )
-        for one in (*shown["rows"], *shown["undecided"])
+        for row in (*shown["rows"], *shown["undecided"])
     ]
     return Trial(now.networks, rows, then.warning)
 
@@ -116,79 +116,77 @@ PATH = f"{PREFIX}/matrix"
 
 
 def show(request: Request) -> Response:
-    found = _found(request)
-    text = written(matrix.from_plain(found["strategy"])) if found["strategy"] else ""
-    return page(request, "matrix.html", title="Strategy", named=NAMED, text=text, found=found)
+    shown = _in_force(request)
+    text = written(matrix.from_plain(shown["strategy"])) if shown["strategy"] else ""
+    return page(request, "matrix.html", title="HA matrix", named=NAMED, text=text, matrix=shown)
 
 
 def table(request: Request) -> Response:
-    return part(request, "matrix_table.html", named=NAMED, found=_found(request))
+    return part(request, "matrix_table.html", named=NAMED, matrix=_in_force(request))
 
 
 def row(request: Request) -> Response:
     """Render every host of a row, selected by network health: ?storage=down&…"""
-    found = _found(request)
-    health = {name: request.query.get(name, "") for name in found["networks"]}
+    shown = _in_force(request)
+    health = {name: request.query.get(name, "") for name in shown["networks"]}
     if not health or not set(health.values()) <= {UP, DOWN, UNKNOWN}:
-        raise NotFound("there is no such row in the strategy in force")
-    rows = (*found["rows"], *found["undecided"])
-    hosts: list[str] = next((one["hosts"] for one in rows if one["health"] == health), [])
-    said = matrix.from_plain(found["strategy"]).answer(health, found["blind"])
+        raise NotFound("the HA matrix in force has no such row")
+    rows = (*shown["rows"], *shown["undecided"])
+    hosts: list[str] = next((row["hosts"] for row in rows if row["health"] == health), [])
+    answer = matrix.from_plain(shown["strategy"]).answer(health, shown["blind"])
     title = "Hosts of a row"
-    return page(request, "matrix_row.html", title=title, health=health, hosts=hosts, said=said)
+    return page(request, "matrix_row.html", title=title, health=health, hosts=hosts, answer=answer)
 
 
 def try_it(request: Request) -> Response:
     """Render the effects of an edited HA matrix; nothing changes."""
     text = _text(request)
     try:
-        trial = _tried(request, text)
+        trial = _trial(request, text)
     except InvalidMatrix as error:
         return _refused(request, text, error)
     shown: dict[str, Any] = {"text": text, "trial": trial, "file": FILE}
-    return page(request, "matrix_try.html", title="Strategy, tried", here=PATH, **shown)
+    return page(request, "matrix_try.html", title="HA matrix, test", here=PATH, **shown)
 
 
 def download(request: Request) -> Response:
     """Return the edited HA matrix as a file if it is valid."""
     text = _text(request)
     try:
-        _tried(request, text)
+        _trial(request, text)
     except InvalidMatrix as error:
         return _refused(request, text, error)
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{FILE}"'}
     return Response(text.encode(), 200, headers, "application/yaml; charset=utf-8")
 
 
-def _tried(request: Request, text: str) -> Trial:
-    found = _found(request)
-    if not found["strategy"]:
-        raise Conflict("no monitor was heard of lately, so that there is nothing to compare with")
-    return compare(
-        matrix.from_plain(found["strategy"]),
-        matrix.parse(text, found["networks"], "it"),
-        found,
-    )
+def _trial(request: Request, text: str) -> Trial:
+    shown = _in_force(request)
+    if not shown["strategy"]:
+        raise Conflict("no host monitor reports, so there is no HA matrix in force to compare with")
+    edited = matrix.parse(text, shown["networks"], "the edited matrix")
+    return compare(matrix.from_plain(shown["strategy"]), edited, shown)
 
 
 def _refused(request: Request, text: str, error: InvalidMatrix) -> Response:
-    wrong = by_line(text, error)
-    shown = {"problems": wrong, "text": text, "why": "" if wrong else error.message, "trial": None}
+    problems = by_line(text, error)
+    why = "" if problems else error.message
+    shown = {"problems": problems, "text": text, "why": why, "trial": None}
     return page(
-        request, "matrix_try.html", title="Strategy", status=error.status, here=PATH, **shown
+        request, "matrix_try.html", title="HA matrix", status=error.status, here=PATH, **shown
     )
 
 
-def _found(request: Request) -> dict[str, Any]:
+def _in_force(request: Request) -> dict[str, Any]:
     """Return the HA matrix from the API, with the action added to rows with an unknown network."""
-    found: dict[str, Any] = api_calls.call(request, monitors.show_matrix)["matrix"]
-    if found["strategy"]:
-        strategy = matrix.from_plain(found["strategy"])
-        found["undecided"] = [
-            {**one, "said": strategy.answer(one["health"], found["blind"])}
-            for one in found["undecided"]
+    shown: dict[str, Any] = api_calls.call(request, monitors.show_matrix)["matrix"]
+    if shown["strategy"]:
+        in_force = matrix.from_plain(shown["strategy"])
+        shown["undecided"] = [
+            {**row, "answer": in_force.answer(row["health"], shown["blind"])}
+            for row in shown["undecided"]
         ]
-    return found
+    return shown
 
 
 def _text(request: Request) -> str:

@@ -26,7 +26,7 @@ from holdfast.api.request import Request, Response
 from holdfast.console import alarms as alarm_pages
 from holdfast.console import api_calls, format
 from holdfast.console.hosts import agent
-from holdfast.console.pages import PREFIX, away, page, part
+from holdfast.console.pages import PREFIX, away, page, part, project_scope, whole_number
 from holdfast.db.agents import MOST_HOSTS, WatchedHost
 from holdfast.db.alarms import Wanted
 from holdfast.metrics.history import EVERY_S, FIELDS, Hour, Line
@@ -36,9 +36,9 @@ from holdfast.model.host import normalise
 # Charts of the last hour of a metric: a line, alarms as bands, and a text alternative. Pure.
 #
 #     spark = draw_spark("s-1", "util_ratio", line.values["util_ratio"], hour, marks)
-#     spark.line, spark.last, spark.words
+#     spark.line, spark.last, spark.description
 #
-# A chart is WIDE by HIGH. There are more points than anybody can see, so each bin draws the
+# A chart is WIDE by HIGH. The hour has more points than pixels, so each bin draws the
 # point that differs most from the mean: peaks and dips stay visible.
 
 
@@ -71,8 +71,8 @@ class Band:
     begins: bool  # within the hour
 
     @property
-    def told(self) -> str:
-        return spark_text(self.mark)
+    def title(self) -> str:
+        return mark_title(self.mark)
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,20 @@ class Spark:
 
     @property
     def name(self) -> str:
-        return format.name(self.field)
+        return format.label(self.field)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return the text alternative of the chart, for screen readers."""
-        range_ = f"least {self.lowest}, most {self.highest}, last {self.last}"
-        return "; ".join([range_, *(spark_text(band.mark) for band in self.bands)])
+        range_ = f"min {self.lowest}, max {self.highest}, last {self.last}"
+        return "; ".join([range_, *(band.title for band in self.bands)])
 
 
-def spark_text(mark: Mark) -> str:
-    stood = f"alarm {mark.rule} ({mark.severity}) stood from {mark.since:%Y-%m-%d %H:%M:%S}"
+def mark_title(mark: Mark) -> str:
+    begin = f"alarm {mark.rule} ({mark.severity}) from {mark.since:%Y-%m-%d %H:%M:%S}"
     if mark.until is None:
-        return f"{stood} UTC, and still does"
-    return f"{stood} to {mark.until:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{begin} UTC, still open"
+    return f"{begin} to {mark.until:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def draw_spark(
@@ -114,14 +114,14 @@ def draw_spark(
     known = [value for value in values if math.isfinite(value)]
     bands = tuple(_bands(hour, marks))
     thresholds = sorted({m.threshold for b in bands if (m := b.mark).threshold is not None})
-    top = max([*known, format.most(field)], default=0.0) or 1.0
+    top = max([*known, format.scale_top(field)], default=0.0) or 1.0
     path, area = _paths(values, known, top)
     return Spark(
         *(id, field, path, area, bands),
-        tuple(_y(one, top) for one in thresholds if 0 <= one <= top),
-        format.said(field, min(known, default=None)),
-        format.said(field, max(known, default=None)),
-        format.said(field, values[-1] if values else None),
+        tuple(_y(level, top) for level in thresholds if 0 <= level <= top),
+        format.metric(field, min(known, default=None)),
+        format.metric(field, max(known, default=None)),
+        format.metric(field, values[-1] if values else None),
     )
 
 
@@ -147,12 +147,13 @@ def _binned(values: Sequence[float], mean: float) -> Iterator[tuple[float, float
     step = max(1, math.ceil(count / BINS))
     scale = WIDE / max(1, count - 1)
     for begin in range(0, count, step):
-        some = [
+        points = [
             (place, values[place])
             for place in range(begin, min(begin + step, count))
             if math.isfinite(values[place])
         ]
-        place, value = max(some, key=lambda one: abs(one[1] - mean), default=(begin, math.nan))
+        furthest = max(points, key=lambda point: abs(point[1] - mean), default=(begin, math.nan))
+        place, value = furthest
         yield place * scale, value
 
 
@@ -200,63 +201,63 @@ class Placed:
 Marks = Mapping[tuple[str, str], Sequence[Placed]]
 
 
-def of_alarms(rows: Iterable[Mapping[str, Any]], rules: Rules, since: datetime) -> Marks:
+def marks_of_alarms(rows: Iterable[Mapping[str, Any]], rules: Rules, since: datetime) -> Marks:
     """Return the alarms, from database rows, that lasted past `since`."""
-    found: dict[tuple[str, str], list[Placed]] = {}
+    marks: dict[tuple[str, str], list[Placed]] = {}
     for row in rows:
-        over = row["resolved_at"]
-        if over is not None and over < since:
+        resolved_at = row["resolved_at"]
+        if resolved_at is not None and resolved_at < since:
             continue
         details = row["details"] or {}
         rule = rules.get(row["rule"])
-        level = details.get("threshold") if rule is not None and is_plain(rule) else None
+        threshold = details.get("threshold") if rule is not None and is_plain(rule) else None
         mark = Mark(
-            *(row["rule"], row["severity"], row["state"], row["fired_at"], over),
-            float(level) if isinstance(level, int | float) else None,
+            *(row["rule"], row["severity"], row["state"], row["fired_at"], resolved_at),
+            float(threshold) if isinstance(threshold, int | float) else None,
             f"/console/alarms/{row['id']}",
         )
         key = _key(str(details.get("kind", "")), str(details.get("entity", "")))
-        found.setdefault(key, []).append(Placed(mark, fields_of(rule)))
-    return found
+        marks.setdefault(key, []).append(Placed(mark, rule_fields(rule)))
+    return marks
 
 
-def of_stories(stories: Iterable[Story], rules: Rules) -> Marks:
+def marks_of_stories(stories: Iterable[Story], rules: Rules) -> Marks:
     """Return the alarms that would have fired, from a preview of rules."""
-    found: dict[tuple[str, str], list[Placed]] = {}
+    marks: dict[tuple[str, str], list[Placed]] = {}
     for story in stories:
         rule = rules.get(story.rule)
-        mine = [
-            Placed(one, fields_of(rule)) for one in mark_text(story, rule) if one.state == FIRING
-        ]
-        found.setdefault(_key(story.kind, story.entity), []).extend(mine)
-    return found
+        firing = [mark for mark in open_spans(story, rule) if mark.state == FIRING]
+        placed = [Placed(mark, rule_fields(rule)) for mark in firing]
+        marks.setdefault(_key(story.kind, story.entity), []).extend(placed)
+    return marks
 
 
-def mark_text(story: Story, rule: Rule | None) -> list[Mark]:
+def open_spans(story: Story, rule: Rule | None) -> list[Mark]:
     """Return the time spans in which the state was not OK, oldest first."""
     ends: list[Change | None] = [*story.changes[1:], None]
     return [
         Mark(
-            *(story.rule, one.severity, one.state, one.at, end.at if end else None),
-            one.threshold if rule is not None and is_plain(rule) else None,
+            *(story.rule, change.severity, change.state, change.at, end.at if end else None),
+            change.threshold if rule is not None and is_plain(rule) else None,
         )
-        for one, end in zip(story.changes, ends, strict=True)
-        if one.state != OK
+        for change, end in zip(story.changes, ends, strict=True)
+        if change.state != OK
     ]
 
 
-def of(marks: Marks, kind: str, entity: str) -> Sequence[Placed]:
+def marks_of(marks: Marks, kind: str, entity: str) -> Sequence[Placed]:
     return marks.get(_key(kind, entity), ())
 
 
-def fields_of(rule: Rule | None) -> frozenset[str]:
-    return frozenset() if rule is None else frozenset(one.field for one in rule.conditions)
+def rule_fields(rule: Rule | None) -> frozenset[str]:
+    conditions = () if rule is None else rule.conditions
+    return frozenset(condition.field for condition in conditions)
 
 
 def is_plain(rule: Rule) -> bool:
     """Return whether the rule's threshold is a value of the metric, and so fits into the chart."""
-    (one, *more) = rule.conditions
-    return not more and one.measure == VALUE and not one.contract
+    (first, *more) = rule.conditions
+    return not more and first.measure == VALUE and not first.contract
 
 
 def _key(kind: str, entity: str) -> tuple[str, str]:
@@ -282,15 +283,15 @@ class Part:
     marks: Sequence[Mark] = ()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Guest:
     """A guest with its disks and interfaces."""
 
     id: str
-    name: str = ""
-    project: str = ""
-    flavor: str = ""
-    parts: list[Part] = field(default_factory=list)
+    name: str
+    project: str
+    flavor: str
+    parts: Sequence[Part]
 
     @property
     def anchor(self) -> str:
@@ -302,79 +303,77 @@ class Guest:
 
 
 @dataclass(frozen=True)
-class Laid:
-    """The laid-out page: the host and a page of guests."""
+class Layout:
+    """The charts of a host and of a page of guests."""
 
     host: Part | None
     guests: Sequence[Guest]
-    found: int  # the number of guests that match the search
+    matches: int  # the number of guests that match the search
     page: int
     pages: int
 
 
-def lay_out(hour: Hour, marks: Marks, wanted: str = "", page: int = 1) -> Laid:
+def lay_out(hour: Hour, marks: Marks, text: str = "", page: int = 1) -> Layout:
     """Lay out a host's page. Guests with alarms come first.
 
-    `wanted` is a substring of a guest's name, id or project.
+    `text` is a substring of a guest's name, id or project.
     """
-    host = next((one for one in hour.lines if one.kind == "host"), None)
+    host = next((line for line in hour.lines if line.kind == "host"), None)
     groups = _grouped(hour.lines)
-    chosen = [(whose, lines) for whose, lines in groups.items() if _is_wanted(whose, lines, wanted)]
-    chosen.sort(key=lambda one: (not _alarms(one[1], marks), _name(one[1]).lower(), one[0]))
-    pages = max(1, -(-len(chosen) // MOST_GUESTS))
+    found = [(guest, lines) for guest, lines in groups.items() if _matches(guest, lines, text)]
+    found.sort(key=lambda pair: (not _has_alarms(pair[1], marks), _name(pair[1]).lower(), pair[0]))
+    pages = max(1, -(-len(found) // MOST_GUESTS))
     page = max(1, min(page, pages))
-    here = chosen[(page - 1) * MOST_GUESTS : page * MOST_GUESTS]
-    guests = [_guest(whose, lines, hour, marks) for whose, lines in here]
-    return Laid(_part(host, hour, marks) if host else None, guests, len(chosen), page, pages)
+    here = found[(page - 1) * MOST_GUESTS : page * MOST_GUESTS]
+    guests = [_guest(guest, lines, hour, marks) for guest, lines in here]
+    return Layout(_part(host, hour, marks) if host else None, guests, len(found), page, pages)
 
 
 def _grouped(lines: Sequence[Line]) -> dict[str, list[Line]]:
     groups: dict[str, list[Line]] = {}
-    for one in lines:
-        if one.kind != "host":
-            whose = one.id if one.kind == "guest" else one.guest or one.id
-            groups.setdefault(whose, []).append(one)
+    for line in lines:
+        if line.kind != "host":
+            guest = line.id if line.kind == "guest" else line.guest or line.id
+            groups.setdefault(guest, []).append(line)
     return groups
 
 
-def _is_wanted(whose: str, lines: Sequence[Line], wanted: str) -> bool:
-    words = [whose, *(word for one in lines for word in (one.name, one.project, one.project_name))]
-    return not wanted or any(wanted.lower() in word.lower() for word in words)
+def _matches(guest: str, lines: Sequence[Line], text: str) -> bool:
+    names = [name for line in lines for name in (line.name, line.project, line.project_name)]
+    return not text or any(text.lower() in name.lower() for name in (guest, *names))
 
 
-def _alarms(lines: Sequence[Line], marks: Marks) -> bool:
-    return any(of(marks, one.kind, one.id) for one in lines)
+def _has_alarms(lines: Sequence[Line], marks: Marks) -> bool:
+    return any(marks_of(marks, line.kind, line.id) for line in lines)
 
 
 def _name(lines: Sequence[Line]) -> str:
     return lines[0].name or lines[0].id
 
 
-def _guest(whose: str, lines: Sequence[Line], hour: Hour, marks: Marks) -> Guest:
+def _guest(guest_id: str, lines: Sequence[Line], hour: Hour, marks: Marks) -> Guest:
     first = lines[0]
-    name = first.name if first.kind == "guest" and first.name else whose
-    made = Guest(whose, name, first.project_name or first.project, first.flavor)
-    for one in lines:
-        made.parts.append(_part(one, hour, marks, name))
-    return made
+    name = first.name if first.kind == "guest" and first.name else guest_id
+    parts = [_part(line, hour, marks, name) for line in lines]
+    return Guest(guest_id, name, first.project_name or first.project, first.flavor, parts)
 
 
 def _part(line: Line, hour: Hour, marks: Marks, guest: str = "") -> Part:
-    placed = of(marks, line.kind, line.id)
-    drawn = [
+    placed = marks_of(marks, line.kind, line.id)
+    sparks = [
         draw_spark(
             anchor(line.kind, line.id, name),
             name,
             line.values[name],
             hour,
-            [one.mark for one in placed if one.is_on(name)],
+            [alarm.mark for alarm in placed if alarm.is_on(name)],
         )
         for name in FIELDS[line.kind]
         if name in line.values
     ]
-    called = line.name.removeprefix(f"{guest}/") if guest else line.name
+    name = line.name.removeprefix(f"{guest}/") if guest else line.name
     kind = _KINDS.get(line.kind, line.kind)
-    return Part(kind, called or line.id, drawn, [one.mark for one in placed])
+    return Part(kind, name or line.id, sparks, [alarm.mark for alarm in placed])
 
 
 SAMPLES = "holdfast:host:samples"
@@ -398,113 +397,110 @@ def rows(request: Request) -> Response:
 
 
 def host(request: Request) -> Response:
-    name = _known(request)
-    shown = {**_numbers(request, name), "agent": agent(request, name)}
-    return page(request, "metrics_host.html", title=f"Numbers of {name}", **shown)
+    name = _host_name(request)
+    shown = {**_charts(request, name), "agent": agent(request, name)}
+    return page(request, "metrics_host.html", title=f"Metrics of {name}", **shown)
 
 
 def figures(request: Request) -> Response:
-    return part(
-        request, "metrics_figures.html", **_numbers(request, normalise(request.path["host"]))
-    )
+    name = normalise(request.path["host"])
+    return part(request, "metrics_figures.html", **_charts(request, name))
 
 
 def watch_host(request: Request) -> Response:
     """Ask the host's agent to send live metrics."""
-    name = _known(request)
+    name = _host_name(request)
     api_calls.call(request, agents.want_samples, path={"host": name})
     return away(f"{PREFIX}/metrics/{quote(name, safe='')}")
 
 
-def _known(request: Request) -> str:
+def _host_name(request: Request) -> str:
     name = normalise(request.path["host"])
     if not is_known(request, name):
-        raise NotFound(f"no host {name[:80]} is known")
+        raise NotFound(f"there is no host {name[:80]}")
     return name
 
 
 def is_known(request: Request, name: str) -> bool:
     """Return whether the host is known; pages ask only known hosts for metrics."""
     store = request.services.store
-    seen = store.standings.of(name) or store.wall.agent(name)
-    return seen is not None or store.samples.samples_of(name).at is not None
+    row = store.standings.of(name) or store.wall.agent(name)
+    return row is not None or store.samples.samples_of(name).at is not None
 
 
 # The list of hosts
 
 
 def _hosts(request: Request) -> dict[str, Any]:
-    wanted = str(request.query.get("q", "")).strip()
-    known = {normalise(one["name"]) for one in api_calls.call(request, hosts.index)["hosts"]}
-    lives = {one["host"]: one for one in api_calls.call(request, agents.index)["agents"]}
-    own = None if request.caller.is_admin else request.caller.project_id
-    counts = Counter(request.services.store.alarms.counts(own))
+    text = str(request.query.get("q", "")).strip()
+    known = {normalise(host["name"]) for host in api_calls.call(request, hosts.index)["hosts"]}
+    with_agent = {row["host"]: row for row in api_calls.call(request, agents.index)["agents"]}
+    counts = Counter(request.services.store.alarms.counts(project_scope(request)))
     store = request.services.store.samples
-    there, asked = set(store.there(MOST_HOSTS)), store.wanted()
-    names = [one for one in {*known, *lives, *counts, *there} if wanted.lower() in one]
-    names.sort(key=lambda one: (-counts[one], one not in lives, one not in there, one))
-    found = [
+    kept, requested = set(store.there(MOST_HOSTS)), store.wanted()
+    names = [name for name in {*known, *with_agent, *counts, *kept} if text.lower() in name]
+    names.sort(key=lambda name: (-counts[name], name not in with_agent, name not in kept, name))
+    rows = [
         {
-            "name": one,
-            "agent": lives.get(one),
-            "alarms": counts[one],
-            "numbers": "live" if one in there and one in asked else "kept" if one in there else "",
+            "name": name,
+            "agent": with_agent.get(name),
+            "alarms": counts[name],
+            "metrics": "" if name not in kept else "live" if name in requested else "kept",
         }
-        for one in names[:MOST_ROWS]
+        for name in names[:MOST_ROWS]
     ]
-    return {"hosts": found, "count": len(names), "q": wanted}
+    return {"hosts": rows, "count": len(names), "q": text}
 
 
 # The page of a host
 
 
-def _numbers(request: Request, name: str) -> dict[str, Any]:
-    looked = request.services.store.samples.samples_of(name)
-    found, worked_out = _marks(request, looked)
-    wanted = str(request.query.get("q", "")).strip()
-    laid = lay_out(looked.hour, found, wanted, _page(request))
+def _charts(request: Request, name: str) -> dict[str, Any]:
+    samples = request.services.store.samples.samples_of(name)
+    marks, from_rules = _marks(request, samples)
+    text = str(request.query.get("q", "")).strip()
     return {
         "host": name,
-        "looked": looked,
-        "laid": laid,
-        "q": wanted,
-        "worked_out": worked_out,
-        "begin": _at(looked.hour.begin),
-        "end": _at(looked.hour.end - 1),
+        "samples": samples,
+        "layout": lay_out(samples.hour, marks, text, _page(request)),
+        "q": text,
+        "from_rules": from_rules,
+        "begin": _at(samples.hour.begin),
+        "end": _at(samples.hour.end - 1),
     }
 
 
 def _page(request: Request) -> int:
-    said = str(request.query.get("page", "1"))
-    return min(int(said), _MOST_PAGES) if said.isdecimal() and len(said) < 9 else 1
+    number = whole_number(str(request.query.get("page", "")), 8)
+    return 1 if number is None else min(number, _MOST_PAGES)
 
 
 def _at(slot: int) -> datetime:
     return datetime.fromtimestamp(max(0, slot) * EVERY_S, UTC)
 
 
-def _marks(request: Request, looked: WatchedHost) -> tuple[Marks, bool]:
+def _marks(request: Request, samples: WatchedHost) -> tuple[Marks, bool]:
     """Return the alarms of a host, and whether the page computed some from the rules.
 
     A simulated host has no agent to raise alarms, so the page evaluates the rules itself.
     """
     store = request.services.store
-    groups = tuple(agents.groups_of(request, looked.host))
-    text, rules = _rules(tuple(store.alarm_rules.documents()), looked.host, groups)
-    wanted = Wanted(host=looked.host, standing=False, limit=MOST_ALARMS)
-    told = store.alarms.list_all(wanted)
-    found = of_alarms(told, rules, _at(looked.hour.begin))
-    if not looked.hour.simulated or not rules:
-        return found, False
-    stories = _stories(_Worked(looked.host, text, looked.at, looked.hour.end, looked.hour))
-    return {**of_stories(stories, rules), **found}, True
+    host, hour = samples.host, samples.hour
+    groups = tuple(agents.groups_of(request, host))
+    text, rules = _rules(tuple(store.alarm_rules.documents()), host, groups)
+    alarms = store.alarms.list_all(Wanted(host=host, standing=False, limit=MOST_ALARMS))
+    marks = marks_of_alarms(alarms, rules, _at(hour.begin))
+    if not hour.simulated or not rules:
+        return marks, False
+    stories = _stories(_PreviewKey(host, text, samples.at, hour.end, hour))
+    return {**marks_of_stories(stories, rules), **marks}, True
 
 
 # Caches: all viewers of a host, and all refreshes until new metrics arrive, share the result.
 
 
 @dataclass(frozen=True)
-class _Worked:
+class _PreviewKey:
     """The cache key of a rule preview."""
 
     host: str
@@ -515,8 +511,8 @@ class _Worked:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _stories(of: _Worked) -> Sequence[Story]:
-    return preview(of.rules, {of.host: of.hour}).stories
+def _stories(key: _PreviewKey) -> Sequence[Story]:
+    return preview(key.rules, {key.host: key.hour}).stories
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -6,7 +6,7 @@ and the navigation.
 
     return page(request, "lease.html", title="Lease blue", lease=lease)
     return part(request, "wall_tiles.html", groups=groups)     # a piece of a page, for the script
-    return away("/console/leases", said="lease blue is gone")
+    return away("/console/leases", message="Lease blue is deleted.")
 
 Templates escape everything; only `format` produces markup.
 """
@@ -43,7 +43,7 @@ _KINDS: Final[Mapping[str, str]] = {
 
 @cache
 def _files() -> Mapping[str, bytes]:
-    return {one.name: one.read_bytes() for one in _FOLDER.iterdir() if one.suffix in _KINDS}
+    return {file.name: file.read_bytes() for file in _FOLDER.iterdir() if file.suffix in _KINDS}
 
 
 @cache
@@ -66,9 +66,9 @@ def show(request: Request) -> Response:
 PREFIX: Final = "/console"
 THEME, THEMES = "holdfast_theme", ("light", "dark")
 #: The cookie with the message for the next page.
-SAID: Final = "holdfast_said"
-_LONGEST_SAID: Final = 300
-_OURS: Final = "Path=/; HttpOnly; SameSite=Lax"
+MESSAGE: Final = "holdfast_message"
+_LONGEST_MESSAGE: Final = 300
+_ATTRIBUTES: Final = "Path=/; HttpOnly; SameSite=Lax"
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -82,7 +82,7 @@ HEADERS: Final[Mapping[str, str]] = {
     "Vary": "Cookie",
 }
 HTML: Final = "text/html; charset=utf-8"
-_pages_FOLDER = Path(__file__).parent / "templates"
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,12 @@ class Entry:
         path = here.partition("?")[0]
         if path == self.path:
             return "page"
-        ours = (self.path, *self.below) if self.path != "/" else self.below
-        return "true" if any(path == one or path.startswith(f"{one}/") for one in ours) else ""
+        prefixes = (self.path, *self.below) if self.path != "/" else self.below
+        return (
+            "true"
+            if any(path == prefix or path.startswith(f"{prefix}/") for prefix in prefixes)
+            else ""
+        )
 
 
 NAVIGATION: Final[Sequence[Entry]] = (
@@ -109,7 +113,7 @@ NAVIGATION: Final[Sequence[Entry]] = (
     Entry(f"{PREFIX}/leases", "Leases", "reservation:lease:list"),
     Entry(f"{PREFIX}/incidents", "Incidents", "holdfast:incident:list"),
     Entry(f"{PREFIX}/switches", "Switches", "holdfast:pause:list"),
-    Entry(f"{PREFIX}/matrix", "Strategy", "holdfast:monitor:list"),
+    Entry(f"{PREFIX}/matrix", "HA matrix", "holdfast:monitor:list"),
     Entry(
         f"{PREFIX}/metrics",
         "Metrics",
@@ -123,17 +127,17 @@ NAVIGATION: Final[Sequence[Entry]] = (
 
 @cache
 def environment() -> jinja2.Environment:
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_pages_FOLDER),
+    jinja = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= format.FILTERS
-    made.globals |= {"static": address, "version": holdfast.__version__}
-    return made
+    jinja.filters |= format.FILTERS
+    jinja.globals |= {"static": address, "version": holdfast.__version__}
+    return jinja
 
 
 def page(
@@ -145,26 +149,28 @@ def page(
     target of a form does not answer GET.
     """
     cookies = dict(request.cookies)
-    fresh = []
+    new_cookies = []
     if not cookies.get(login.COOKIE):
         cookies[login.COOKIE] = login.new_cookie()
-        fresh.append(cookie(login.COOKIE, cookies[login.COOKIE]))
-    if cookies.get(SAID):
-        fresh.append(cookie(SAID, "", 0))
+        new_cookies.append(cookie(login.COOKIE, cookies[login.COOKIE]))
+    if cookies.get(MESSAGE):
+        new_cookies.append(cookie(MESSAGE, "", 0))
     frame = {
         **_common(request, cookies),
         "title": title,
-        "navigation": [one for one in NAVIGATION if request.caller and request.allowed(one.rule)],
+        "navigation": [
+            entry for entry in NAVIGATION if request.caller and request.allowed(entry.rule)
+        ],
         "here": here or request.url,
         "theme": theme(cookies),
-        "said": unquote(cookies.get(SAID, "")),
+        "message": unquote(cookies.get(MESSAGE, "")),
         # With the database unreachable, the page must not query it: the form comes back.
         "pauses": pauses(request) if status < 500 else (),
-        "leaves": bool(request.services.login.fields),
+        "has_login": bool(request.services.login.fields),
         "at": request.feed_position,
     }
     text = environment().get_template(template).render({**frame, **shown})
-    return Response(text.encode(), status, HEADERS, HTML, cookies=tuple(fresh))
+    return Response(text.encode(), status, HEADERS, HTML, cookies=tuple(new_cookies))
 
 
 def part(
@@ -202,14 +208,14 @@ def _where(scope: str, names: Mapping[str, str]) -> str:
     return f"in segment {names.get(segment, segment)}" if segment else "everywhere"
 
 
-def away(path: str, said: str = "", cookies: Sequence[str] = ()) -> Response:
+def away(path: str, message: str = "", cookies: Sequence[str] = ()) -> Response:
     """Redirect after a change, with a message for the next page.
 
     A cookie holds the message, not the URL, so a link from elsewhere cannot forge a message.
     """
-    kept = [cookie(SAID, quote(said[:_LONGEST_SAID], safe=""), 30)] if said else []
-    where = quote(path, safe="/?&=#%+,:;@!$'()*[]~")
-    return Response(b"", 303, {**HEADERS, "Location": where}, HTML, cookies=(*kept, *cookies))
+    flash = [cookie(MESSAGE, quote(message[:_LONGEST_MESSAGE], safe=""), 30)] if message else []
+    url = quote(path, safe="/?&=#%+,:;@!$'()*[]~")
+    return Response(b"", 303, {**HEADERS, "Location": url}, HTML, cookies=(*flash, *cookies))
 
 
 def theme(cookies: Mapping[str, str]) -> str:
@@ -225,13 +231,13 @@ def cookie(name: str, value: str, lasts_s: int | None = None) -> str:
     every cookie Secure.
     """
     lasts = "" if lasts_s is None else f"; Max-Age={lasts_s}"
-    return f"{name}={value}; {_OURS}{lasts}"
+    return f"{name}={value}; {_ATTRIBUTES}{lasts}"
 
 
 def local(path: str) -> str:
     """Return the path if it is a local page, otherwise `/`."""
-    good = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
-    return path if good else "/"
+    is_local = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return path if is_local else "/"
 
 
 # Errors: a page with the error and the next step, a redirect to the login page without a
@@ -288,22 +294,37 @@ def _page(cookies: Mapping[str, str], error: HoldfastError, entered: Mapping[str
     return environment().get_template("refusal.html").render(shown).encode()
 
 
-# The text that a user entered in a form, and its errors by line.
+def project_scope(request: Request) -> str | None:
+    """Return the project whose data the caller sees; None for an administrator, who sees all."""
+    return None if request.caller.is_admin else request.caller.project_id
+
+
+# The text that a user entered in a form or URL, and its errors by line.
 
 
 #: The line number (0: the whole text), the error, and the text of the line.
-Wrong = tuple[int, str, str]
+LineError = tuple[int, str, str]
 
 
-def entered(said: str) -> str:
+def entered(text: str) -> str:
     """Return the entered text with `\\n` line ends, because browsers send CRLF."""
-    return said.replace("\r\n", "\n")
+    return text.replace("\r\n", "\n")
 
 
-def by_line(text: str, error: InvalidDocument) -> Sequence[Wrong]:
+def whole_number(text: str, digits: int) -> int | None:
+    """Return a whole number of at most `digits` digits; None for any other text."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= digits
+    return int(text) if is_number else None
+
+
+def by_line(text: str, error: InvalidDocument) -> Sequence[LineError]:
     """Return the errors of a document with their lines."""
     lines = text.splitlines()
     return [
-        (one.line, one.text, lines[one.line - 1] if 0 < one.line <= len(lines) else "")
-        for one in error.problems
+        (
+            problem.line,
+            problem.text,
+            lines[problem.line - 1] if 0 < problem.line <= len(lines) else "",
+        )
+        for problem in error.problems
     ]

@@ -17,7 +17,7 @@ from holdfast.api.holdfast_v1 import agents, alarm_rules
 from holdfast.api.request import Request, Response
 from holdfast.console import api_calls, format, metrics
 from holdfast.console.metrics import Spark, is_known
-from holdfast.console.pages import PREFIX, away, by_line, entered, page, part
+from holdfast.console.pages import PREFIX, away, by_line, entered, page, part, whole_number
 from holdfast.metrics.history import Hour
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.model.host import normalise
@@ -65,27 +65,27 @@ def document(request: Request) -> Response:
         request,
         "rules_document.html",
         title=f"Rules {request.path['rules_name']}",
-        **_told(request),
+        **_versions(request),
     )
 
 
 def state(request: Request) -> Response:
     """Render only the changing part, for the refresh of an open page."""
-    return part(request, "rules_state.html", **_told(request))
+    return part(request, "rules_state.html", **_versions(request))
 
 
-def _told(request: Request) -> dict[str, Any]:
+def _versions(request: Request) -> dict[str, Any]:
     name = request.path["rules_name"]
     versions = api_calls.call(request, alarm_rules.history, path=request.path)["versions"]
-    asked = str(request.query.get("version", ""))
-    wanted = [one for one in versions if str(one["version"]) == asked or not asked]
-    if not wanted:
-        raise NotFound(f"of rules {name} there is no version {asked[:40]}")
+    number = str(request.query.get("version", ""))
+    chosen = [row for row in versions if str(row["version"]) == number or not number]
+    if not chosen:
+        raise NotFound(f"rules {name} have no version {number[:40]}")
     return {
-        "document": wanted[0],
+        "document": chosen[0],
         "versions": versions,
         "latest": versions[0],
-        "asked": wanted[0]["version"] if asked else "",
+        "version": chosen[0]["version"] if number else "",
     }
 
 
@@ -94,8 +94,8 @@ def new(request: Request) -> Response:
 
 
 def edit(request: Request) -> Response:
-    one = api_calls.call(request, alarm_rules.show, path=request.path)["alarm_rules"]
-    return editor(request, Draft(one["name"], one["scope"], one["text"], one["version"]))
+    row = api_calls.call(request, alarm_rules.show, path=request.path)["alarm_rules"]
+    return editor(request, Draft(row["name"], row["scope"], row["text"], row["version"]))
 
 
 def save(request: Request) -> Response:
@@ -108,29 +108,28 @@ def save(request: Request) -> Response:
     path = {"rules_name": draft.name}
     body = {"text": draft.text, "scope": draft.scope, "replaces": draft.version}
     try:
-        kept = api_calls.call(request, alarm_rules.put, path=path, body=body)["alarm_rules"]
+        saved = api_calls.call(request, alarm_rules.put, path=path, body=body)["alarm_rules"]
     except HoldfastError as error:
         if request.body.get("part"):
-            return part(request, "rules_preview.html", seen=None, **problems(draft.text, error))
+            return part(request, "rules_preview.html", result=None, **problems(draft.text, error))
         return editor(request, draft, error)
-    said = f"rules {kept['name']} are at version {kept['version']}; hosts take them up now"
-    return away(_place(kept["name"]), said=said)
+    message = f"rules {saved['name']}: version {saved['version']} saved; agents load it now"
+    return away(_url(saved["name"]), message=message)
 
 
 def roll_back(request: Request) -> Response:
-    asked = str(request.body.get("version", ""))
-    body = {"version": int(asked)} if asked.isdecimal() and len(asked) < 10 else {}
-    kept = api_calls.call(request, alarm_rules.roll_back, path=request.path, body=body)[
-        "alarm_rules"
-    ]
-    said = f"what version {asked} said is in force again, as version {kept['version']}"
-    return away(_place(kept["name"]), said=said)
+    number = whole_number(str(request.body.get("version", "")), 9)
+    body = {} if number is None else {"version": number}
+    answer = api_calls.call(request, alarm_rules.roll_back, path=request.path, body=body)
+    saved = answer["alarm_rules"]
+    message = f"rules {saved['name']}: version {number} restored as version {saved['version']}"
+    return away(_url(saved["name"]), message=message)
 
 
 def delete(request: Request) -> Response:
     name = request.path["rules_name"]
     api_calls.call(request, alarm_rules.delete, path=request.path)
-    return away(f"{PREFIX}/rules", said=f"rules {name} are gone; a roll back brings them again")
+    return away(f"{PREFIX}/rules", message=f"rules {name} deleted; a rollback restores them")
 
 
 # The editor
@@ -138,13 +137,12 @@ def delete(request: Request) -> Response:
 
 def drafted(request: Request) -> Draft:
     """Read the draft from the form."""
-    said: Mapping[str, str] = request.body
-    version = said.get("version", "0")
+    form: Mapping[str, str] = request.body
     return Draft(
-        said.get("name", "").strip(),
-        said.get("scope", "").strip() or ALL,
-        entered(said.get("text", "")),
-        int(version) if version.isdecimal() and len(version) < 10 else 0,
+        form.get("name", "").strip(),
+        form.get("scope", "").strip() or ALL,
+        entered(form.get("text", "")),
+        whole_number(form.get("version", ""), 9) or 0,
     )
 
 
@@ -152,9 +150,9 @@ def editor(
     request: Request, draft: Draft, error: HoldfastError | None = None, **more: Any
 ) -> Response:
     title = f"Rules {draft.name}" if draft.version else "New rules"
-    shown = {"draft": draft, **problems(draft.text, error), "seen": None, **more}
-    known = bool(draft.version and draft.name)
-    here = f"{_place(draft.name)}/edit" if known else f"{PREFIX}/rules/new"
+    shown = {"draft": draft, **problems(draft.text, error), "result": None, **more}
+    exists = bool(draft.version and draft.name)
+    here = f"{_url(draft.name)}/edit" if exists else f"{PREFIX}/rules/new"
     status = error.status if error else 200
     return page(request, "rules_edit.html", title=title, status=status, here=here, **shown)
 
@@ -167,11 +165,11 @@ def problems(text: str, error: HoldfastError | None) -> dict[str, Any]:
 
 
 def _documents(request: Request) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = api_calls.call(request, alarm_rules.index)["alarm_rules"]
-    return found
+    documents: list[dict[str, Any]] = api_calls.call(request, alarm_rules.index)["alarm_rules"]
+    return documents
 
 
-def _place(name: str) -> str:
+def _url(name: str) -> str:
     return f"{PREFIX}/rules/of/{name}"
 
 
@@ -182,8 +180,8 @@ def _place(name: str) -> str:
 
 #: The most lines of all hosts together: about two seconds of work.
 MOST_LINES: Final = 1_000
-#: The preview wants metrics of at least this many hosts, if there are as many.
-ASKED: Final = 6
+#: The preview requests metrics until this many hosts have some.
+REQUESTED: Final = 6
 #: The most hosts whose metrics the preview uses.
 MOST_HOSTS: Final = 20
 MOST_STORIES: Final = 40
@@ -200,48 +198,50 @@ class AlarmLine:
 
 
 @dataclass(frozen=True)
-class Shown:
+class PreviewResult:
     """The result of a preview."""
 
-    told: Sequence[AlarmLine]
+    alarms: Sequence[AlarmLine]
     left_out: int  # the number of stories not shown
     quiet: Sequence[str]  # rules that would have raised no alarm
-    silent: Mapping[str, Sequence[str]]
+    missing_fields: Mapping[str, Sequence[str]]  # by rule: no history, so no preview
     hosts: Sequence[str]
-    asked: Sequence[str]  # hosts asked for metrics
+    requested: Sequence[str]  # hosts whose metrics the preview requested
     simulated: bool
 
     @property
     def fired(self) -> int:
-        return sum(one.story.raised for one in self.told)
+        return sum(alarm.story.raised for alarm in self.alarms)
 
 
 def show_preview(request: Request) -> Response:
     """Render the preview: a piece for the script, or the whole editor without scripts."""
-    draft, error, seen = drafted(request), None, None
+    draft = drafted(request)
+    error: HoldfastError | None = None
+    result = None
     try:
-        seen = _previewed(request, draft)
-    except InvalidInput as found:
-        error = found
+        result = _preview(request, draft)
+    except InvalidInput as refusal:
+        error = refusal
     if request.body.get("part"):
-        said: HoldfastError | None = error
-        return part(request, "rules_preview.html", seen=seen, **problems(draft.text, said))
-    return editor(request, draft, error, seen=seen)
+        return part(request, "rules_preview.html", result=result, **problems(draft.text, error))
+    return editor(request, draft, error, result=result)
 
 
-def _previewed(request: Request, draft: Draft) -> Shown:
+def _preview(request: Request, draft: Draft) -> PreviewResult:
     scope = scopes.scope(draft.scope)
     document = Document(scopes.name(draft.name or "draft"), scope, draft.version, draft.text)
     scopes.check(document)
-    groups = {one["host"]: one["groups"] for one in api_calls.call(request, agents.index)["agents"]}
+    rows = api_calls.call(request, agents.index)["agents"]
+    groups = {row["host"]: row["groups"] for row in rows}
     hours = _hours(request, scope, groups)
-    asked = _asked(request, scope, groups, hours)
-    for host in {*hours, *asked}:
+    requested = _to_request(request, scope, groups, hours)
+    for host in {*hours, *requested}:
         api_calls.call(request, agents.want_samples, path={"host": host})
     text = draft.text
     if scope.kind == scopes.PROJECT:  # its rules apply to the project's guests only
         text = scopes.merged([document], "", ()).text
-    return shown(preview(text, hours, groups), hours, asked)
+    return preview_result(preview(text, hours, groups), hours, requested)
 
 
 def _hours(request: Request, scope: Scope, groups: Mapping[str, Sequence[str]]) -> Hours:
@@ -250,39 +250,42 @@ def _hours(request: Request, scope: Scope, groups: Mapping[str, Sequence[str]]) 
     Takes as many hosts as the preview can evaluate while the user waits.
     """
     store, lines = request.services.store.samples, 0
-    found: dict[str, Hour] = {}
+    hours: dict[str, Hour] = {}
     for host in store.there(MOST_HOSTS):
         if not scope.holds(host, groups.get(host, ())):
             continue
         hour = store.samples_of(host).hour
         lines += len(hour.lines)
-        if found and lines > MOST_LINES:
+        if hours and lines > MOST_LINES:
             break
-        found[host] = hour
-    return found
+        hours[host] = hour
+    return hours
 
 
-def _asked(
+def _to_request(
     request: Request, scope: Scope, groups: Mapping[str, Sequence[str]], hours: Hours
 ) -> Sequence[str]:
-    """Return the hosts to ask for metrics.
+    """Return the hosts whose metrics the preview requests.
 
     The named host comes first, but only if it is known: the user may still be typing. If few
     hosts have metrics, more hosts follow.
     """
     named = normalise(request.body.get("host", ""))[:255]
     first = [named] if named and named not in hours and is_known(request, named) else []
-    more = (one for one in _could(request, scope, groups) if one not in hours and one not in first)
-    return [*first, *islice(more, max(0, ASKED - len(hours)))]
+    known = {*hours, *first}
+    more = (host for host in _candidates(request, scope, groups) if host not in known)
+    return [*first, *islice(more, max(0, REQUESTED - len(hours)))]
 
 
-def _could(request: Request, scope: Scope, groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _candidates(
+    request: Request, scope: Scope, groups: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
     """Yield hosts in scope with an agent; in a simulated cloud every host, the fullest first."""
     names = sorted(groups)
     if request.services.sim is not None:
-        found = [one for one in request.services.sim().world()["hosts"] if one["powered"]]
-        found.sort(key=lambda one: -one["servers"])
-        names += [normalise(one["name"]) for one in found]
+        hosts = [host for host in request.services.sim().world()["hosts"] if host["powered"]]
+        hosts.sort(key=lambda host: -host["servers"])
+        names += [normalise(host["name"]) for host in hosts]
     for name in dict.fromkeys(names):
         if scope.holds(name, groups.get(name, ())):
             yield name
@@ -291,39 +294,42 @@ def _could(request: Request, scope: Scope, groups: Mapping[str, Sequence[str]]) 
 # The result as the template shows it. Pure.
 
 
-def shown(seen: Preview, hours: Hours, asked: Sequence[str] = ()) -> Shown:
+def preview_result(tested: Preview, hours: Hours, requested: Sequence[str] = ()) -> PreviewResult:
     """Build the result: stories that fired come first."""
-    rules = seen.rules.by_id
-    stories = sorted(seen.stories, key=lambda one: not one.raised)
-    spoke = {one.rule for one in stories}
-    return Shown(
+    rules = tested.rules.by_id
+    stories = sorted(tested.stories, key=lambda story: not story.raised)
+    with_story = {story.rule for story in stories}
+    return PreviewResult(
         [
-            _rules_preview_told(one, rules.get(one.rule), hours[one.host])
-            for one in stories[:MOST_STORIES]
+            _alarm_line(story, rules.get(story.rule), hours[story.host])
+            for story in stories[:MOST_STORIES]
         ],
         max(0, len(stories) - MOST_STORIES),
-        [rule for rule in rules if rule not in spoke and rule not in seen.silent],
-        seen.silent,
+        [rule for rule in rules if rule not in with_story and rule not in tested.silent],
+        tested.silent,
         list(hours),
-        asked,
+        requested,
         any(hour.simulated for hour in hours.values()),
     )
 
 
-def _rules_preview_told(story: Story, rule: Rule | None, hour: Hour) -> AlarmLine:
+def _alarm_line(story: Story, rule: Rule | None, hour: Hour) -> AlarmLine:
     field = rule.conditions[0].field if rule is not None else ""
     line = next((x for x in hour.lines if (x.kind, x.id) == (story.kind, story.entity)), None)
     spark = None
     if line is not None and field in line.values:
-        place = metrics.anchor("story", story.host, story.rule, story.entity)
+        spark_id = metrics.anchor("story", story.host, story.rule, story.entity)
         spark = metrics.draw_spark(
-            place, field, line.values[field], hour, metrics.mark_text(story, rule)
+            spark_id, field, line.values[field], hour, metrics.open_spans(story, rule)
         )
-    changes = [(one.at, one.before, one.state, said(rule, one.value)) for one in story.changes]
+    changes = [
+        (change.at, change.before, change.state, change_value(rule, change.value))
+        for change in story.changes
+    ]
     return AlarmLine(story, spark, changes)
 
 
-def said(rule: Rule | None, value: float | None) -> str:
+def change_value(rule: Rule | None, value: float | None) -> str:
     """Format the value of a change.
 
     A share of a contract, a rate and a time to full are not values of the metric itself, so
@@ -331,9 +337,9 @@ def said(rule: Rule | None, value: float | None) -> str:
     """
     if value is None or rule is None or len(rule.conditions) != 1:
         return "" if value is None else f"{value:.3g}"
-    one = rule.conditions[0]
-    if one.contract:
-        return f"{format.said('_ratio', value)} of its contract"
-    if one.measure != "value":
-        return f"{value:.3g} {'per second' if one.measure == 'rate' else 's until it is full'}"
-    return format.said(one.field, value)
+    condition = rule.conditions[0]
+    if condition.contract:
+        return f"{format.metric('_ratio', value)} of its contract"
+    if condition.measure != "value":
+        return f"{value:.3g} {'per second' if condition.measure == 'rate' else 's until full'}"
+    return format.metric(condition.field, value)

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.api.request import Request, Response
-from holdfast.console.pages import PREFIX, away, page
+from holdfast.console.pages import PREFIX, away, page, project_scope
 from holdfast.model.host import normalise
 
 MOST, LONGEST = 25, 100
@@ -34,31 +34,30 @@ class Hit:
 def show(request: Request) -> Response:
     text = str(request.query.get("q", "")).strip()[:LONGEST]
     hits = _hits(request, text) if text else []
-    if path := meant(hits, text):
+    if path := match_url(hits, text):
         return away(path)
     title = f"Search: {text}" if text else "Search"
-    more = MOST in Counter(one.kind for one in hits).values()
+    more = MOST in Counter(hit.kind for hit in hits).values()
     return page(request, "search.html", title=title, text=text, hits=hits, more=more)
 
 
-def meant(hits: Sequence[Hit], text: str) -> str:
+def match_url(hits: Sequence[Hit], text: str) -> str:
     """Return the page of the only or exact match; empty if ambiguous."""
-    exact = [one for one in hits if normalise(text) in map(normalise, one.keys)]
+    exact = [hit for hit in hits if normalise(text) in map(normalise, hit.keys)]
     if len(exact) == 1:
         return exact[0].path
     return hits[0].path if len(hits) == 1 else ""
 
 
 def _hits(request: Request, text: str) -> list[Hit]:
-    store, found = request.services.store.search, list[Hit]()
+    store, hits = request.services.store.search, list[Hit]()
     if request.allowed(HOSTS):
-        found += map(_host, store.hosts(text, MOST))
+        hits += map(_host, store.hosts(text, MOST))
     if request.allowed(LEASES):
-        own = None if request.caller.is_admin else request.caller.project_id
-        found += map(_lease, store.leases(text, own, MOST))
+        hits += map(_lease, store.leases(text, project_scope(request), MOST))
     if request.allowed(INCIDENTS):
-        found += map(_incident, store.incidents(text, MOST))
-    return found
+        hits += map(_incident, store.incidents(text, MOST))
+    return hits
 
 
 def _host(row: Mapping[str, Any]) -> Hit:

@@ -14,7 +14,7 @@ from holdfast.model.errors import InvalidInput
 from holdfast.model.host import same
 
 CHANGE = "holdfast:sim:change"
-DEEDS = ("fail", "cut", "heal")
+ACTIONS = ("fail", "cut", "heal")
 
 
 def world_of(request: Request, host: str) -> Mapping[str, Any] | None:
@@ -25,40 +25,40 @@ def world_of(request: Request, host: str) -> Mapping[str, Any] | None:
     if request.services.sim is None or not request.allowed(CHANGE):
         return None
     hosts = request.services.sim().world()["hosts"]
-    return next((one for one in hosts if same(one["name"], host)), None)
+    return next((row for row in hosts if same(row["name"], host)), None)
 
 
 def do(request: Request) -> Response:
     """Run a fault injection, then redirect to the page with the form, or to the wall's story."""
-    host, deed = request.body.get("host", ""), request.body.get("deed", "")
-    if deed == "fail":
-        said = api_calls.call(request, sim.fail_host, path={"name": host})["said"]
-    elif deed == "cut":
+    host, action = request.body.get("host", ""), request.body.get("deed", "")
+    if action == "fail":
+        message = api_calls.call(request, sim.fail_host, path={"name": host})["said"]
+    elif action == "cut":
         network = {"network": request.body.get("network", "")}
-        said = api_calls.call(request, sim.cut_host, path={"name": host}, body=network)["said"]
-    elif deed == "heal":
-        said = _heal(request, host)
+        message = api_calls.call(request, sim.cut_host, path={"name": host}, body=network)["said"]
+    elif action == "heal":
+        message = _heal(request, host)
     else:
-        raise InvalidInput(f"there is no deed {deed[:40]!r}: {', '.join(DEEDS)}")
-    if deed == "fail" and "story" in request.body:
+        raise InvalidInput(f"there is no action {action[:40]!r}: {', '.join(ACTIONS)}")
+    if action == "fail" and "story" in request.body:
         return away(_story(request, host))
     page = f"{PREFIX}/hosts/{quote(host, safe='')}"
-    return away(local(request.body.get("next", page)), said=said)
+    return away(local(request.body.get("next", page)), message=message)
 
 
 def _heal(request: Request, host: str) -> str:
     """Repair the networks of a host and switch its power on."""
-    known = world_of(request, host) or {}
-    for network in known.get("cut", ()):
-        api_calls.call(request, sim.reconnect_host, path={"name": host}, body={"network": network})
+    world = world_of(request, host) or {}
+    for network in world.get("cut", ()):
+        api_calls.call(request, sim.repair_host, path={"name": host}, body={"network": network})
     return str(api_calls.call(request, sim.recover_host, path={"name": host})["said"])
 
 
-def heal_commands(known: Mapping[str, Any]) -> list[list[str]]:
+def heal_commands(world: Mapping[str, Any]) -> list[list[str]]:
     """Return the commands equal to `heal` for a simulated host."""
-    host = known["name"]
+    host = world["name"]
     reconnects = [
-        ["holdfast", "sim", "reconnect", host, "--network", network] for network in known["cut"]
+        ["holdfast", "sim", "reconnect", host, "--network", network] for network in world["cut"]
     ]
     return [*reconnects, ["holdfast", "sim", "recover-host", host]]
 
@@ -66,7 +66,7 @@ def heal_commands(known: Mapping[str, Any]) -> list[list[str]]:
 def _story(request: Request, host: str) -> str:
     """Return the URL of the story, with the lease that holds the host, to follow its repair."""
     store = request.services.store
-    at, seen = int(store.database.now().timestamp()), store.standings.of(host)
-    held = store.wall.snapshot(seen.id).held.get(seen.id, ()) if seen is not None else ()
-    lease = next((one.lease_id for one in held if one.slots is None), "")
+    at, row = int(store.database.now().timestamp()), store.standings.of(host)
+    holds = store.wall.snapshot(row.id).held.get(row.id, ()) if row is not None else ()
+    lease = next((hold.lease_id for hold in holds if hold.slots is None), "")
     return f"/?{urlencode({'story': host, 'lease': lease, 'at': at})}"

@@ -11,7 +11,7 @@ from holdfast.api.holdfast_v1 import switches
 from holdfast.api.request import Request, Response
 from holdfast.console import api_calls, pages
 from holdfast.console.format import LENGTHS
-from holdfast.console.pages import PREFIX, again, away, local, page, part
+from holdfast.console.pages import PREFIX, again, away, local, page, part, whole_number
 from holdfast.model.errors import HoldfastError, InvalidInput
 from holdfast.model.incident import MATCHERS, WORK
 
@@ -26,7 +26,7 @@ Given = Mapping[str, str]
 FOREVER: Final = "forever"
 #: The preselected duration in seconds.
 HOUR: Final = "3600"
-_WORDS: Final[Mapping[str, str]] = {seconds: word for seconds, word, _ in LENGTHS} | {
+_DURATIONS: Final[Mapping[str, str]] = {seconds: word for seconds, word, _ in LENGTHS} | {
     FOREVER: FOREVER
 }
 #: In the order of the form.
@@ -57,7 +57,7 @@ def approve_command(given: Given) -> list[str]:
 
 
 def _lasts(given: Given) -> Iterator[tuple[str, str]]:
-    yield "--for", _WORDS.get(given.get("lasts", HOUR), _WORDS[HOUR])
+    yield "--for", _DURATIONS.get(given.get("lasts", HOUR), _DURATIONS[HOUR])
 
 
 def _why(given: Given) -> Iterator[tuple[str, str]]:
@@ -98,8 +98,8 @@ def banner(request: Request) -> Response:
 def _page(request: Request, form: str = "", why: str = "", status: int = 200) -> Response:
     """Render the page. `form` is the submitted form: only this form keeps the entered values."""
     names = request.services.store.cases.segment_names()
-    given = {one: _named(request.body, names) if one == form else {} for one in FORMS}
-    chosen = {one["segment"] for one in given.values() if one.get("segment")}
+    given = {name: _named(request.body, names) if name == form else {} for name in FORMS}
+    chosen = {fields["segment"] for fields in given.values() if fields.get("segment")}
     return page(
         request,
         "switches.html",
@@ -123,8 +123,7 @@ def _page(request: Request, form: str = "", why: str = "", status: int = 200) ->
 def _named(given: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, str]:
     """Replace a segment id, as other pages send it, by the segment's name.
 
-    A deleted segment stays selected, because nobody wants the action to apply everywhere
-    instead.
+    A deleted segment stays selected, so that the action does not apply everywhere instead.
     """
     segment = given.get("segment", "")
     return {**given, "segment": names.get(segment, segment)}
@@ -133,7 +132,7 @@ def _named(given: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, s
 def _switches(request: Request) -> dict[str, Any]:
     may = request.allowed
     return {
-        "stopped": api_calls.call(request, switches.list_pauses)["pauses"],
+        "active_pauses": api_calls.call(request, switches.list_pauses)["pauses"],
         "windows": _windows(request) if may("holdfast:maintenance:list") else [],
         "approvals": request.services.store.switches.all_approvals()
         if may("holdfast:incident:approve")
@@ -143,7 +142,7 @@ def _switches(request: Request) -> dict[str, Any]:
 
 def _windows(request: Request) -> list[dict[str, Any]]:
     found = api_calls.call(request, switches.list_windows)["maintenance_windows"]
-    return [{**one, "what": _what(one)} for one in found]
+    return [{**window, "scope": _what(window)} for window in found]
 
 
 def _what(window: Mapping[str, Any]) -> str:
@@ -154,9 +153,9 @@ def _what(window: Mapping[str, Any]) -> str:
 
 def pause(request: Request) -> Response:
     def do() -> str:
-        said = f"paused {_where(request)}"
+        message = f"recovery paused {_where(request)}"
         api_calls.call(request, switches.pause, body=_paused(request.body))
-        return said
+        return message
 
     return _done(request, PAUSE, do)
 
@@ -165,7 +164,7 @@ def _paused(given: Mapping[str, str]) -> dict[str, Any]:
     lasts = given.get("lasts", "")
     return {
         "reason": given.get("reason", ""),
-        "duration_s": None if lasts == FOREVER else _number(lasts or HOUR),
+        "duration_s": None if lasts == FOREVER else _seconds(lasts or HOUR),
         **({"segment": given["segment"]} if given.get("segment") else {}),
     }
 
@@ -175,9 +174,9 @@ def resume(request: Request) -> Response:
     query = {"segment": segment} if segment else {}
 
     def do() -> str:
-        said = f"recovery goes on {_where(request)}: what waited for it is asked again"
+        message = f"recovery resumed {_where(request)}: held incidents are evaluated again"
         api_calls.call(request, switches.resume, query=query)
-        return said
+        return message
 
     return _done(request, "", do)
 
@@ -192,7 +191,7 @@ def approve(request: Request) -> Response:
 
     def do() -> str:
         api_calls.call(request, switches.approve, body=content)
-        return "approved"
+        return "mass failure approved for 1 hour"
 
     return _done(request, APPROVE, do)
 
@@ -200,7 +199,7 @@ def approve(request: Request) -> Response:
 def maintenance(request: Request) -> Response:
     def do() -> str:
         api_calls.call(request, switches.create_window, body=_new_window(request.body))
-        return "the maintenance window is set: what dies there meanwhile is noted and left alone"
+        return "maintenance window added: Holdfast records failures there and does not recover them"
 
     return _done(request, MAINTENANCE, do)
 
@@ -209,7 +208,7 @@ def _new_window(given: Mapping[str, str]) -> dict[str, Any]:
     content: dict[str, Any] = {
         "matcher": {name: given[name].strip() for name in MATCHERS if given.get(name, "").strip()},
         "reason": given.get("reason", ""),
-        "duration_s": _number(given.get("lasts") or HOUR),
+        "duration_s": _seconds(given.get("lasts") or HOUR),
     }
     if given.get("starts_at"):
         content["starts_at"] = given["starts_at"]
@@ -221,7 +220,7 @@ def end_window(request: Request) -> Response:
 
     def do() -> str:
         api_calls.call(request, switches.delete_window, path=own)
-        return "the maintenance window has ended"
+        return "maintenance window ended"
 
     return _done(request, "", do)
 
@@ -232,24 +231,25 @@ def _done(request: Request, form: str, do: Callable[[], str]) -> Response:
     On an error the page comes back with the error and the entered values.
     """
     try:
-        said = do()
+        message = do()
     except HoldfastError as error:
-        why, status = _plainly(error.message, request.body), error.status
+        why, status = _error_text(error.message, request.body), error.status
         return again(request, lambda: _page(request, form, why, status), error)
-    return away(local(request.body.get("next", PATH)), said=said)
+    return away(local(request.body.get("next", PATH)), message=message)
 
 
-def _plainly(message: str, given: Mapping[str, str]) -> str:
+def _error_text(message: str, given: Mapping[str, str]) -> str:
     if message.startswith("Missing parameter reason") or (
         "reason" in given and not given["reason"].strip()
     ):
-        return "say why: it is kept for those who ask later"
+        return "reason: required; the audit log keeps it"
     if message.startswith("matcher: "):
-        return "say what to leave alone: a host, a segment, a server, a kind, or several of them"
+        return "scope: name a host, a segment, a server, an incident kind, or several of them"
     return message
 
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise InvalidInput("how long: choose one of the lengths")
-    return int(text)
+def _seconds(text: str) -> int:
+    seconds = whole_number(text, 9)
+    if seconds is None:
+        raise InvalidInput("duration: choose one from the list")
+    return seconds

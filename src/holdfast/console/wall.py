@@ -20,8 +20,7 @@ from holdfast.api.request import Request, Response
 from holdfast.api.reservation_v1 import leases
 from holdfast.console import api_calls, sim
 from holdfast.console.live import Memory, Rendering
-from holdfast.console.pages import HEADERS, PREFIX, environment, page, part
-from holdfast.db.host_status import Seen
+from holdfast.console.pages import HEADERS, PREFIX, environment, page, part, whole_number
 from holdfast.db.incident_queries import Wanted
 from holdfast.db.views import (
     ALARMS,
@@ -34,7 +33,7 @@ from holdfast.db.views import (
     WallSnapshot,
 )
 from holdfast.hostmonitor.matrix import UNKNOWN
-from holdfast.hoststatus.status import DOWN, RETURNING, SUSPECT, UP, USABLE
+from holdfast.hoststatus.status import DOWN, RETURNING, SUSPECT, UP, USABLE, HostStatus
 from holdfast.model import votes
 from holdfast.model.errors import NotFound
 from holdfast.model.host import normalise, same, short
@@ -42,19 +41,19 @@ from holdfast.model.incident import HOST, Incident, covers
 
 # Tiles: the state of each host, the filter, and the groups. Pure.
 #
-#     tiles = furnish(look, networks, unseen, guests)
-#     wanted = TileFilter.read(request.every)       # ?by=segment&state=down&is=reserved&q=rack-a
-#     near = [tile for tile in tiles if wanted.near(tile)]
-#     groups = grouped([tile for tile in near if wanted.takes(tile)], wanted)
+#     tiles = build_tiles(snapshot, networks, default_networks, guests)
+#     filter = TileFilter.read(request.every)       # ?by=segment&state=down&is=reserved&q=rack-a
+#     matching = [tile for tile in tiles if filter.matches(tile)]
+#     groups = grouped([tile for tile in matching if filter.has_state(tile)], filter)
 
 
 STATES: Final = (DOWN, SUSPECT, RETURNING, UP)
 RACK, SEGMENT, LEASE = "rack", "segment", "lease"
 RESERVED, FREE, CLOSED = "reserved", "free", "closed"
 MAINTENANCE, FENCED, BY_ALARMS, INCIDENT = "maintenance", "fenced", "alarms", "incident"
-#: The kind of evidence of a host whose power reads off although Holdfast did not cut it.
+#: The kind of evidence of a host whose power was off before Holdfast fenced it.
 POWER_OFF = "power_off"
-IS: Final = (RESERVED, FREE, MAINTENANCE, FENCED, BY_ALARMS, INCIDENT)
+TRAITS: Final = (RESERVED, FREE, MAINTENANCE, FENCED, BY_ALARMS, INCIDENT)
 #: With more tiles than this, each group is a line and only bad hosts have tiles.
 MOST_TILES: Final = 400
 #: The most tiles of an open group, and the most bad hosts.
@@ -85,7 +84,7 @@ class Tile:
     alarms: int = 0
     incidents: Sequence[Incident] = ()
     enrolled: bool = False
-    silent_until: datetime | None = None  # end of a maintenance window over the host
+    maintenance_until: datetime | None = None  # end of a maintenance window over the host
     off: str = ""  # the evidence sentence of a host that is off but was not fenced
 
     @property
@@ -93,66 +92,72 @@ class Tile:
         return self.state != UP or bool(self.incidents) or DOWN in self.networks.values()
 
     @property
-    def ways(self) -> frozenset[str]:
-        """Return the properties in `IS` that apply to this host."""
-        said = {
-            MAINTENANCE: self.maintenance or self.silent_until is not None,
+    def traits(self) -> frozenset[str]:
+        """Return the entries of `TRAITS` that apply to this host."""
+        traits = {
+            MAINTENANCE: self.maintenance or self.maintenance_until is not None,
             FENCED: bool(self.fenced),
             BY_ALARMS: self.alarms > 0,
             INCIDENT: bool(self.incidents),
         }
-        return frozenset({self.use, *(name for name, so in said.items() if so)})
+        return frozenset({self.use, *(name for name, applies in traits.items() if applies)})
 
     @property
     def text(self) -> str:
         """Return the text for the search."""
-        leases = (f"{one.lease} {one.project_id}" for one in self.held)
+        leases = (f"{hold.lease} {hold.project_id}" for hold in self.held)
         return " ".join((self.name, self.rack, self.zone, self.segment, *leases)).lower()
 
 
-def furnish(
-    look: WallSnapshot,
+def build_tiles(
+    snapshot: WallSnapshot,
     networks: Mapping[str, Networks],
-    unseen: Networks,
+    default_networks: Networks,
     guests: Mapping[str, int],
 ) -> list[Tile]:
-    """Build the tiles. `networks` is by host name; `unseen` is for hosts no monitor knows."""
-    hit: dict[str, list[Incident]] = {}
-    for one in look.open:
-        hit.setdefault(short(one.host), []).append(one)
-    left = _by_host(look.silences)
-    return [_tile(row, look, (networks, unseen, guests), hit, left) for row in look.hosts]
+    """Build the tiles.
+
+    `networks` is by host name; `default_networks` is for hosts that no monitor reports.
+    """
+    incidents: dict[str, list[Incident]] = {}
+    for incident in snapshot.open:
+        incidents.setdefault(short(incident.host), []).append(incident)
+    windows = _by_host(snapshot.silences)
+    health = networks, default_networks, guests
+    return [_tile(row, snapshot, health, incidents, windows) for row in snapshot.hosts]
 
 
-def _by_host(silences: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
+def _by_host(windows: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
     """Group maintenance windows by short host name; windows without a host under the empty name."""
-    found: dict[str, list[Any]] = {}
-    for one in silences:
-        found.setdefault(short(str(one.matcher.get("host", ""))), []).append(one)
-    return found
+    by_host: dict[str, list[Any]] = {}
+    for window in windows:
+        by_host.setdefault(short(str(window.matcher.get("host", ""))), []).append(window)
+    return by_host
 
 
-def _silent(row: Any, left: Mapping[str, Sequence[Any]]) -> datetime | None:
+def _maintenance_until(row: Any, windows: Mapping[str, Sequence[Any]]) -> datetime | None:
     """Return the end of the last maintenance window that covers the whole host, or None."""
-    known = (*left.get("", ()), *left.get(short(row.name), ())) if left else ()
+    near = (*windows.get("", ()), *windows.get(short(row.name), ())) if windows else ()
     ends = [
-        one.expires_at for one in known if covers(one.matcher, row.service_host, row.segment_id)
+        window.expires_at
+        for window in near
+        if covers(window.matcher, row.service_host, row.segment_id)
     ]
     return max(ends, default=None)
 
 
 def _tile(
     row: Any,
-    look: WallSnapshot,
-    seen: tuple[Any, Networks, Any],
-    hit: Mapping[str, Any],
-    left: Mapping[str, Sequence[Any]],
+    snapshot: WallSnapshot,
+    health: tuple[Any, Networks, Any],
+    incidents: Mapping[str, Any],
+    windows: Mapping[str, Sequence[Any]],
 ) -> Tile:
-    networks, unseen, guests = seen
-    held = look.held.get(row.id, ())
-    since, why = look.bad.get(row.id, (None, ""))
-    last = look.last.get(f"host:{row.name}")
-    open_ = row.reservable and row.state in USABLE
+    networks, default_networks, guests = health
+    held = snapshot.held.get(row.id, ())
+    since, why = snapshot.bad.get(row.id, (None, ""))
+    last = snapshot.last.get(f"host:{row.name}")
+    is_free = row.enrolled and row.reservable and row.state in USABLE
     return Tile(
         row.id,
         row.service_host,
@@ -160,27 +165,27 @@ def _tile(
         row.rack,
         row.segment or "",
         row.zone,
-        RESERVED if held else FREE if row.enrolled and open_ else CLOSED,
+        RESERVED if held else FREE if is_free else CLOSED,
         held,
-        _of(networks, row.name) or unseen,
+        _by_name(networks, row.name) or default_networks,
         since,
         why,
         bool(row.on_maintenance),
         bool(row.spare),
         _proof(last, FENCED) if last is not None else "",
-        _of(guests, row.name),
-        look.alarms.get(row.name, 0),
-        hit.get(short(row.name), ()) if hit else (),
+        _by_name(guests, row.name),
+        snapshot.alarms.get(row.name, 0),
+        incidents.get(short(row.name), ()) if incidents else (),
         row.enrolled,
-        _silent(row, left),
+        _maintenance_until(row, windows),
         _proof(last, POWER_OFF) if last is not None else "",
     )
 
 
-def _of(known: Mapping[str, Any], name: str) -> Any:
+def _by_name(values: Mapping[str, Any], name: str) -> Any:
     """Return the value for a host name, whole or short."""
-    found = known.get(name)
-    return known.get(short(name)) if found is None and known else found
+    value = values.get(name)
+    return values.get(short(name)) if value is None and values else value
 
 
 def _proof(last: Incident, kind: str) -> str:
@@ -199,7 +204,7 @@ class TileFilter:
 
     by: str = RACK
     states: tuple[str, ...] = ()
-    ways: tuple[str, ...] = ()
+    traits: tuple[str, ...] = ()
     text: str = ""
     groups: tuple[str, ...] = ()
 
@@ -212,19 +217,19 @@ class TileFilter:
         by = every.get("by", [RACK])[-1]
         return cls(
             by if by in (RACK, SEGMENT) else RACK,
-            tuple(one for one in STATES if one in every.get("state", ())),
-            tuple(one for one in IS if one in every.get("is", ())),
+            tuple(state for state in STATES if state in every.get("state", ())),
+            tuple(trait for trait in TRAITS if trait in every.get("is", ())),
             every.get("q", [""])[-1].strip()[:_LONGEST],
             tuple(dict.fromkeys(every.get("group", ()))),
         )
 
-    def takes(self, tile: Tile) -> bool:
-        """Return whether a tile passes the state filters; call `near` first."""
+    def has_state(self, tile: Tile) -> bool:
+        """Return whether a tile passes the filters by state and trait; call `matches` first."""
         if self.states and tile.state not in self.states:
             return False
-        return not self.ways or tile.ways.issuperset(self.ways)
+        return not self.traits or tile.traits.issuperset(self.traits)
 
-    def near(self, tile: Tile) -> bool:
+    def matches(self, tile: Tile) -> bool:
         """Return whether a tile matches text and group in any state; the counts use these tiles."""
         if self.groups and not any(name in self.groups for name in names(tile, self.by)):
             return False
@@ -232,26 +237,27 @@ class TileFilter:
 
     @property
     def narrows(self) -> bool:
-        return bool(self.states or self.ways or self.text or self.groups)
+        return bool(self.states or self.traits or self.text or self.groups)
 
     def address(self, path: str = "/", **changes: Any) -> str:
         """Return the URL of this filter with changes."""
-        one = replace(self, **changes)
-        pairs = [("by", one.by)] if one.by != RACK else []
-        pairs += [("state", state) for state in one.states] + [("is", way) for way in one.ways]
-        pairs += [("q", one.text)] if one.text else []
-        pairs += [("group", group) for group in one.groups]
+        new = replace(self, **changes)
+        pairs = [("by", new.by)] if new.by != RACK else []
+        pairs += [("state", state) for state in new.states]
+        pairs += [("is", trait) for trait in new.traits]
+        pairs += [("q", new.text)] if new.text else []
+        pairs += [("group", group) for group in new.groups]
         return f"{path}?{urlencode(pairs)}" if pairs else path
 
-    def toggled(self, *, state: str = "", way: str = "") -> str:
-        """Return the URL with a state or property added, or removed if present."""
-        return self.address(states=_toggle(self.states, state), ways=_toggle(self.ways, way))
+    def toggled(self, *, state: str = "", trait: str = "") -> str:
+        """Return the URL with a state or trait added, or removed if present."""
+        return self.address(states=_toggle(self.states, state), traits=_toggle(self.traits, trait))
 
 
-def _toggle(some: tuple[str, ...], one: str) -> tuple[str, ...]:
-    if not one:
-        return some
-    return tuple(x for x in some if x != one) if one in some else (*some, one)
+def _toggle(values: tuple[str, ...], value: str) -> tuple[str, ...]:
+    if not value:
+        return values
+    return tuple(x for x in values if x != value) if value in values else (*values, value)
 
 
 # Groups
@@ -259,12 +265,12 @@ def _toggle(some: tuple[str, ...], one: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Group:
-    """A rack, segment or lease. `tiles` are the shown tiles; `states` and `ways` count all."""
+    """A rack, segment or lease. `tiles` are the shown tiles; `states` and `traits` count all."""
 
     name: str
     size: int
     states: Mapping[str, int]
-    ways: Mapping[str, int]
+    traits: Mapping[str, int]
     tiles: Sequence[Tile] = ()
     is_open: bool = True
 
@@ -275,49 +281,49 @@ class Group:
     @property
     def bar(self) -> Sequence[tuple[str, float, float]]:
         """Return state, left edge and width in percent for each state."""
-        found, at = [], 0.0
+        parts, at = [], 0.0
         for state in STATES:
             if count := self.states.get(state, 0):
-                found.append((state, round(at, 3), round(100 * count / self.size, 3)))
+                parts.append((state, round(at, 3), round(100 * count / self.size, 3)))
                 at += 100 * count / self.size
-        return found
+        return parts
 
 
-def grouped(tiles: Sequence[Tile], wanted: TileFilter) -> list[Group]:
+def grouped(tiles: Sequence[Tile], filter: TileFilter) -> list[Group]:
     """Group the tiles. With more than MOST_TILES tiles, closed groups show only bad hosts."""
     many = len(tiles) > MOST_TILES
-    found: dict[str, list[Tile]] = {}
-    for one in tiles:
-        for name in names(one, wanted.by):
-            found.setdefault(name, []).append(one)
+    by_group: dict[str, list[Tile]] = {}
+    for tile in tiles:
+        for name in names(tile, filter.by):
+            by_group.setdefault(name, []).append(tile)
     left, groups = MOST_BAD, []
-    for name in sorted(found):
-        is_open = not many or name in wanted.groups
-        some = found[name] if is_open else [one for one in found[name] if one.is_bad]
-        shown = some[: MOST_OF_A_GROUP if is_open else left]
+    for name, members in sorted(by_group.items()):
+        is_open = not many or name in filter.groups
+        candidates = members if is_open else [tile for tile in members if tile.is_bad]
+        shown = candidates[: MOST_OF_A_GROUP if is_open else left]
         left -= 0 if is_open else len(shown)
-        groups.append(_group(name, found[name], shown, is_open))
+        groups.append(_group(name, members, shown, is_open))
     return groups
 
 
 def names(tile: Tile, by: str) -> Iterable[str]:
     if by == LEASE:
-        return dict.fromkeys(one.lease for one in tile.held)
+        return dict.fromkeys(hold.lease for hold in tile.held)
     return (tile.segment if by == SEGMENT else tile.rack or tile.zone,)
 
 
-def _group(name: str, every: Sequence[Tile], shown: Sequence[Tile], is_open: bool) -> Group:
-    states, ways = counts(every)
-    return Group(name, len(every), states, ways, shown, is_open)
+def _group(name: str, members: Sequence[Tile], shown: Sequence[Tile], is_open: bool) -> Group:
+    states, traits = counts(members)
+    return Group(name, len(members), states, traits, shown, is_open)
 
 
 def counts(tiles: Iterable[Tile]) -> tuple[Counter[str], Counter[str]]:
     states: Counter[str] = Counter()
-    ways: Counter[str] = Counter()
-    for one in tiles:
-        states[one.state] += 1
-        ways.update(one.ways)
-    return states, ways
+    traits: Counter[str] = Counter()
+    for tile in tiles:
+        states[tile.state] += 1
+        traits.update(tile.traits)
+    return states, traits
 
 
 # The demo of a simulated cloud: break a host that a lease holds, and watch the repair of the
@@ -359,116 +365,111 @@ def story_of(request: Request, tiles: Sequence[Tile]) -> Story | None:
     if request.services.sim is None or not request.allowed(sim.CHANGE):
         return None
     world = request.services.sim().world()["hosts"]
-    whole = {one["name"] for one in world if one["powered"] and not one["cut"]}
-    names = [one["name"] for one in world]
-    fit = [one for one in tiles if one.use == RESERVED and one.state == UP and one.name in whole]
+    healthy = {host["name"] for host in world if host["powered"] and not host["cut"]}
+    names = [host["name"] for host in world]
+    victims = [
+        tile for tile in tiles if tile.use == RESERVED and tile.state == UP and tile.name in healthy
+    ]
     host = str(request.query.get("story", ""))
     steps = _steps(request, host) if host in names else ()
     return Story(
-        next((one for one in fit if one.held[0].slots is None), None),
+        next((tile for tile in victims if tile.held[0].slots is None), None),
         names,
         request.services.conf.hostmonitor.networks,
-        [name for name in names if name not in whole],
+        [name for name in names if name not in healthy],
         host if steps else "",
         steps,
-        bool(steps) and all(one.state == DONE for one in steps),
+        bool(steps) and all(step.state == DONE for step in steps),
         urlencode({name: request.query.get(name, "") for name in ("story", "lease", "at")}),
-        next((sim.heal_commands(one) for one in world if one["name"] == host), ()),
+        next((sim.heal_commands(row) for row in world if row["name"] == host), ()),
     )
 
 
 def show_story(request: Request) -> Response:
     """Render only the demo's steps, for the refresh of an open wall."""
-    found = story_of(request, ())
-    if found is None:
+    story = story_of(request, ())
+    if story is None:
         raise NotFound("the cloud of this deployment is not simulated ([cloud] driver)")
-    return part(request, "story_steps.html", story=found)
+    return part(request, "story_steps.html", story=story)
 
 
 def _steps(request: Request, host: str) -> Sequence[Step]:
-    standing = request.services.store.standings.of(host)
+    row = request.services.store.standings.of(host)
+    status = row.standing if row is not None else None
     incident, lease = _incident(request, host), _lease(request)
-    known = sim.world_of(request, host) or {}
-    is_back = known.get("powered") and not known.get("cut") and incident is not None
+    world = sim.world_of(request, host) or {}
+    is_back = world.get("powered") and not world.get("cut") and incident is not None
     steps = [
-        _broken(known, host),
-        _noticed(standing, incident),
-        _recovered(incident),
-        *([] if lease is None else [_healed(lease, host)]),
-        *([_back(standing, host)] if is_back else []),
+        _failure(world, host),
+        _detection(status, incident),
+        _recovery(incident),
+        *([] if lease is None else [_repair(lease, host)]),
+        *([_return(status, host)] if is_back else []),
     ]
-    first = next((at for at, one in enumerate(steps) if one.state != DONE), len(steps))
+    first = next((at for at, step in enumerate(steps) if step.state != DONE), len(steps))
     return [
-        one if one.state == DONE or at == first else _later(one) for at, one in enumerate(steps)
+        step if step.state == DONE or at == first else replace(step, state=LATER)
+        for at, step in enumerate(steps)
     ]
 
 
-def _later(step: Step) -> Step:
-    return Step(LATER, step.said, step.path, step.link)
-
-
-def _broken(known: Mapping[str, Any], host: str) -> Step:
+def _failure(world: Mapping[str, Any], host: str) -> Step:
     path = f"{PREFIX}/hosts/{host}"
-    if not known.get("powered", True):
-        return Step(DONE, f"{host} has no power; the cloud itself does not know yet", path, host)
-    cut = ", ".join(known.get("cut", ()))
-    return Step(DONE, f"{host} is cut off on {cut}" if cut else f"{host} was broken", path, host)
+    if not world.get("powered", True):
+        return Step(DONE, f"{host} has no power; the cloud does not report it yet", path, host)
+    cut = ", ".join(world.get("cut", ()))
+    return Step(DONE, f"{host} lost its networks: {cut}" if cut else f"{host} failed", path, host)
 
 
-def _noticed(standing: Seen | None, incident: Incident | None) -> Step:
+def _detection(status: HostStatus | None, incident: Incident | None) -> Step:
     if incident is not None:
-        return Step(DONE, f"noticed: {incident.cause}")
-    if standing is not None and not standing.standing.usable:
-        how = standing.standing
-        return Step(
-            DONE, f"noticed: {how.state} since {how.since:%Y-%m-%d %H:%M:%S} UTC, {how.why}"
-        )
-    return Step(NOW, "host monitors notice it, and wait whether it lasts (about 3 s)")
+        return Step(DONE, f"detected: {incident.cause}")
+    if status is not None and not status.usable:
+        since = f"{status.since:%Y-%m-%d %H:%M:%S} UTC"
+        return Step(DONE, f"detected: {status.state} since {since}, {status.why}")
+    return Step(NOW, "host monitors detect the failure and confirm it (about 3 s)")
 
 
-def _back(standing: Seen | None, host: str) -> Step:
-    if standing is not None and standing.standing.usable:
-        return Step(DONE, f"{host} is back: {standing.standing.why}")
-    said = f"{host} has power again, and is used again when it has been well for a while"
-    return Step(NOW, f"{said} (about 20 s)")
+def _return(status: HostStatus | None, host: str) -> Step:
+    if status is not None and status.usable:
+        return Step(DONE, f"{host} is back: {status.why}")
+    sentence = f"{host} has power again; Holdfast uses it after a healthy period (about 20 s)"
+    return Step(NOW, sentence)
 
 
-def _recovered(incident: Incident | None) -> Step:
+def _recovery(incident: Incident | None) -> Step:
     if incident is None:
-        return Step(
-            NOW, "an incident is opened: its power is made sure to be off, its servers move"
-        )
+        return Step(NOW, "recovery opens an incident, fences the host and evacuates its servers")
     path = f"{PREFIX}/incidents/{incident.id}"
-    said = f"incident {incident.status}: {incident.sentence}"
-    return Step(NOW if incident.is_open else DONE, said, path, "its incident, step by step")
+    sentence = f"incident {incident.status}: {incident.sentence}"
+    return Step(NOW if incident.is_open else DONE, sentence, path, "incident, step by step")
 
 
-def _healed(lease: Mapping[str, Any], host: str) -> Step:
-    path = f"{PREFIX}/leases/{lease['id']}"
-    has = [one["name"] for r in lease["reservations"] for one in r.get("hosts", ())]
+def _repair(lease: Mapping[str, Any], host: str) -> Step:
+    path, name = f"{PREFIX}/leases/{lease['id']}", f"lease {lease['name']}"
+    hosts = [row["name"] for r in lease["reservations"] for row in r.get("hosts", ())]
     missing = any(r["missing_resources"] for r in lease["reservations"])
-    if missing or any(same(host, one) for one in has):
-        return Step(NOW, f"lease {lease['name']} gets another host instead", path, "the lease")
-    said = f"healed: lease {lease['name']} has {' and '.join(has)} now, and its owner was told"
-    return Step(DONE, said, path, f"lease {lease['name']}")
+    if missing or any(same(host, other) for other in hosts):
+        return Step(NOW, f"repair gives {name} another host", path, name)
+    sentence = f"repaired: {name} has {' and '.join(hosts)} now; Holdfast notified its owner"
+    return Step(DONE, sentence, path, name)
 
 
 def _incident(request: Request, host: str) -> Incident | None:
-    at = str(request.query.get("at", ""))
-    good = at.isascii() and at.isdigit() and len(at) < 12
-    since = datetime.fromtimestamp(int(at), UTC) - _EARLY if good else None
+    at = whole_number(str(request.query.get("at", "")), 11)
+    since = None if at is None else datetime.fromtimestamp(at, UTC) - _EARLY
     wanted = Wanted(kind=HOST, host=host, since=since, limit=1)
-    found = request.services.store.cases.list_all(wanted)
-    return found[0].incident if found else None
+    rows = request.services.store.cases.list_all(wanted)
+    return rows[0].incident if rows else None
 
 
 def _lease(request: Request) -> Mapping[str, Any] | None:
     lease_id = str(request.query.get("lease", ""))
     try:
-        found: Mapping[str, Any] = api_calls.call(request, leases.show, path={"lease_id": lease_id})
+        answer = api_calls.call(request, leases.show, path={"lease_id": lease_id})
     except NotFound:
         return None
-    lease: Mapping[str, Any] = found["lease"]
+    lease: Mapping[str, Any] = answer["lease"]
     return lease
 
 
@@ -476,51 +477,43 @@ LIST, HOLDERS = "holdfast:host:list", "reservation:host:allocations"
 CASES, ALARM_LIST = "holdfast:incident:list", "holdfast:alarm:list"
 PLAN = "holdfast:repair:plan"
 #: The holder shown to a user without permission to see holders.
-SOMEBODY = Held("", "reserved", "")
-FRESH = f"{PREFIX}/wall/tiles"
+HIDDEN_HOLDER = Held("", "reserved", "")
+TILES_URL = f"{PREFIX}/wall/tiles"
 #: The topics that a tile depends on.
-SHOWN = (HOSTS, NETWORKS, LEASES, INCIDENTS, ALARMS, SWITCHES)
+TOPICS = (HOSTS, NETWORKS, LEASES, INCIDENTS, ALARMS, SWITCHES)
 
 
 @dataclass(frozen=True)
 class Wall:
     """The contents of the wall."""
 
-    wanted: TileFilter
+    filter: TileFilter
     total: int
-    near: Sequence[Tile]
+    matching: Sequence[Tile]
     groups: Sequence[Group]
-    whole: bool  # True: all details of hosts; False: only the caller's reserved hosts
-    plans: bool = False  # whether the caller may use the what-if page
-
-    @property
-    def shown(self) -> int:
-        return sum(one.size for one in self.groups)
-
-    @property
-    def left_out(self) -> int:
-        return sum(one.left_out for one in self.groups)
+    has_details: bool  # False: only names and leases of the caller's reserved hosts
+    may_plan: bool = False  # whether the caller may use the what-if page
 
 
 def show(request: Request) -> Response:
     wall, tiles = _snapshot(request)
-    made = rendering(wall)
-    _memory().keep(made)
+    rendering = render(wall)
+    _memory().keep(rendering)
     return page(
         request,
         "wall.html",
-        title="Wall" if wall.whole else "Your hosts",
+        title="Wall" if wall.has_details else "Your hosts",
         wall=wall,
-        made=made,
-        fresh=wall.wanted.address(FRESH),
-        story=story_of(request, tiles) if wall.whole else None,
+        rendering=rendering,
+        fresh=wall.filter.address(TILES_URL),
+        story=story_of(request, tiles) if wall.has_details else None,
     )
 
 
 def fresh(request: Request) -> Response:
     """Return the differences from the version that the page shows."""
-    made = _for_all(request) if _sees_all(request) else rendering(_snapshot(request)[0])
-    changed = _memory().difference(str(request.query.get("since", "")), made)
+    rendering = _shared(request) if _sees_all(request) else render(_snapshot(request)[0])
+    changed = _memory().difference(str(request.query.get("since", "")), rendering)
     return Response(changed, headers=HEADERS)
 
 
@@ -549,26 +542,23 @@ def _sees_alarms(request: Request) -> bool:
     return request.caller.is_admin and request.allowed(ALARM_LIST)
 
 
-def _for_all(request: Request) -> Rendering:
+def _shared(request: Request) -> Rendering:
     """Return the rendering, shared between all callers with the same rights.
 
     After a change all open pages ask at once. So the tiles are computed once per state of the
     database, and drawn once per filter.
     """
-    services, wanted, plans = (
-        request.services,
-        TileFilter.read(request.every),
-        request.allowed(PLAN),
-    )
+    services, filter = request.services, TileFilter.read(request.every)
+    may_plan = request.allowed(PLAN)
     marks = services.store.changes.marks()
-    state = services.sim is None, *(marks[topic] for topic in SHOWN)
+    state = services.sim is None, *(marks[topic] for topic in TOPICS)
     shared, now = services.shared, services.clock.monotonic()
 
     def drawn() -> Rendering:
         tiles = shared.get(("tiles", *state), now, lambda: all_tiles(request))
-        return rendering(_wall(tiles, wanted, whole=True, plans=plans))
+        return render(_wall(tiles, filter, has_details=True, may_plan=may_plan))
 
-    return shared.get(("wall", wanted, plans, *state), now, drawn)
+    return shared.get(("wall", filter, may_plan, *state), now, drawn)
 
 
 @cache
@@ -577,18 +567,18 @@ def _memory() -> Memory:
 
 
 def _snapshot(request: Request) -> tuple[Wall, Sequence[Tile]]:
-    wanted = TileFilter.read(request.every)
+    filter = TileFilter.read(request.every)
     if request.allowed(LIST):
         tiles = all_tiles(request)
-        return _wall(tiles, wanted, whole=True, plans=request.allowed(PLAN)), tiles
-    tiles = furnish(request.services.store.wall.own(request.caller.project_id), {}, {}, {})
-    return _wall(tiles, replace(wanted, by=LEASE), whole=False, plans=False), tiles
+        return _wall(tiles, filter, has_details=True, may_plan=request.allowed(PLAN)), tiles
+    tiles = build_tiles(request.services.store.wall.own(request.caller.project_id), {}, {}, {})
+    return _wall(tiles, replace(filter, by=LEASE), has_details=False, may_plan=False), tiles
 
 
-def _wall(tiles: Sequence[Tile], wanted: TileFilter, *, whole: bool, plans: bool) -> Wall:
-    near = [one for one in tiles if wanted.near(one)]
-    groups = grouped([one for one in near if wanted.takes(one)], wanted)
-    return Wall(wanted, len(tiles), near, groups, whole, plans)
+def _wall(tiles: Sequence[Tile], filter: TileFilter, *, has_details: bool, may_plan: bool) -> Wall:
+    matching = [tile for tile in tiles if filter.matches(tile)]
+    groups = grouped([tile for tile in matching if filter.has_state(tile)], filter)
+    return Wall(filter, len(tiles), matching, groups, has_details, may_plan)
 
 
 def all_tiles(request: Request, *, to_judge: bool = False) -> list[Tile]:
@@ -597,65 +587,65 @@ def all_tiles(request: Request, *, to_judge: bool = False) -> list[Tile]:
     Guest counts appear only if known without a cloud call. `to_judge` includes incidents even
     if the caller may not see them. They serve for decisions only and must not be shown.
     """
-    networks, unseen = seen(request)
-    look = (
+    networks, default_networks = network_health(request)
+    snapshot = (
         _anonymous(request, request.services.store.wall.snapshot())
         if to_judge
         else snapshot_of(request)
     )
-    return furnish(look, networks, unseen, _guests(request))
+    return build_tiles(snapshot, networks, default_networks, _guests(request))
 
 
 def snapshot_of(request: Request, only: int | None = None) -> WallSnapshot:
     """Return the snapshot without details hidden from the caller: holders, incidents, alarms."""
-    look = _anonymous(request, request.services.store.wall.snapshot(only))
+    snapshot = _anonymous(request, request.services.store.wall.snapshot(only))
     if not request.allowed(CASES):
-        look = replace(look, open=(), last={})
-    return look if _sees_alarms(request) else replace(look, alarms={})
+        snapshot = replace(snapshot, open=(), last={})
+    return snapshot if _sees_alarms(request) else replace(snapshot, alarms={})
 
 
-def _anonymous(request: Request, look: WallSnapshot) -> WallSnapshot:
+def _anonymous(request: Request, snapshot: WallSnapshot) -> WallSnapshot:
     if _sees_holders(request):
-        return look
-    return replace(look, held={host: (SOMEBODY,) for host in look.held})
+        return snapshot
+    return replace(snapshot, held={host: (HIDDEN_HOLDER,) for host in snapshot.held})
 
 
-def seen(request: Request) -> tuple[Mapping[str, Networks], Networks]:
+def network_health(request: Request) -> tuple[Mapping[str, Networks], Networks]:
     """Return the networks of each host that monitors know, and the default for other hosts."""
     now, views = request.services.store.monitors.views()
-    fresh = [one for one in views if one.is_fresh(now)]
-    strategy, _others = votes.in_force(fresh)
-    if strategy is None:
+    fresh = [view for view in views if view.is_fresh(now)]
+    matrix, _others = votes.in_force(fresh)
+    if matrix is None:
         return {}, dict.fromkeys(request.services.conf.hostmonitor.networks, UNKNOWN)
-    return votes.everybody(fresh, strategy.networks), dict.fromkeys(strategy.networks, UNKNOWN)
+    return votes.everybody(fresh, matrix.networks), dict.fromkeys(matrix.networks, UNKNOWN)
 
 
 def _guests(request: Request) -> Mapping[str, int]:
     """Return guest counts from live agents, or from the simulation, which has no agents."""
     if request.services.sim is None:
         now, rows = request.services.store.agents.all()
-        said = {row["host"]: row["details"].get("guests") for row in rows if is_fresh(row, now)}
-        return {host: count for host, count in said.items() if count is not None}
+        counts = {row["host"]: row["details"].get("guests") for row in rows if is_fresh(row, now)}
+        return {host: count for host, count in counts.items() if count is not None}
     world: Mapping[str, Any] = request.services.sim().world()
-    return {normalise(one["name"]): one["servers"] for one in world["hosts"]}
+    return {normalise(host["name"]): host["servers"] for host in world["hosts"]}
 
 
 # Pieces
 
 
-def rendering(wall: Wall) -> Rendering:
+def render(wall: Wall) -> Rendering:
     """Render the wall as pieces with ids."""
-    words: Any = environment().get_template("wall_tiles.html").module
-    states, ways = counts(wall.near)
-    chips = words.chips(wall, STATES, IS, states, ways)
-    lists: dict[str, Sequence[str]] = {"groups": tuple(_key(one) for one in wall.groups)}
+    macros: Any = environment().get_template("wall_tiles.html").module
+    states, traits = counts(wall.matching)
+    chips = macros.chips(wall, STATES, TRAITS, states, traits)
+    lists: dict[str, Sequence[str]] = {"groups": tuple(_key(group) for group in wall.groups)}
     pieces: dict[str, str] = {"counts": chips}
     for group in wall.groups:
         key = _key(group)
-        pieces[key] = words.shell(key)
-        pieces[f"h-{key}"] = words.head(group, key, wall)
-        lists[f"l-{key}"] = tuple(f"t-{key}-{one.id}" for one in group.tiles)
-        pieces |= {f"t-{key}-{one.id}": words.tile(one, key, wall) for one in group.tiles}
+        pieces[key] = macros.shell(key)
+        pieces[f"h-{key}"] = macros.head(group, key, wall)
+        lists[f"l-{key}"] = tuple(f"t-{key}-{tile.id}" for tile in group.tiles)
+        pieces |= {f"t-{key}-{tile.id}": macros.tile(tile, key, wall) for tile in group.tiles}
     return Rendering(lists, pieces)
 
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calendar: a stretch of a row is chosen by mouse or keys and booked, the end of a bar is moved; the now line moves by itself.
+// The calendar: mouse or keys select a time span of a row and book it, or move the end of a bar; the line of the current time moves.
 "use strict";
 
 (() => {
@@ -24,7 +24,7 @@
     return hours ? `${hours} h${minutes % 60 ? ` ${minutes % 60} min` : ""}` : `${minutes} min`;
   }
 
-  // what is chosen, drawn over its row and told to who does not see it
+  // draws the selection over its row, and announces it to screen readers
   function draw() {
     if (!chosen) { cursor.hidden = true; return; }
     const lane = chosen.lane, box = lane.getBoundingClientRect(), all = board.getBoundingClientRect();
@@ -35,9 +35,9 @@
     cursor.style.width = `${Math.max(place(chosen.end) - place(chosen.start), 3)}px`;
     cursor.style.top = `${box.top - all.top}px`;
     cursor.style.height = `${box.height}px`;
-    const said = `${wire(chosen.start)} to ${wire(chosen.end)} UTC, ${length(chosen.end - chosen.start)}`;
-    cursor.dataset.said = said;
-    document.getElementById("cursor-said").textContent = `${chosen.name}: ${said}`;
+    const text = `${wire(chosen.start)} to ${wire(chosen.end)} UTC, ${length(chosen.end - chosen.start)}`;
+    cursor.dataset.text = text;
+    document.getElementById("cursor-text").textContent = `${chosen.name}: ${text}`;
   }
 
   function choose(lane, start, end, bar) {
@@ -58,7 +58,7 @@
       Leases.dress(sheet);
       const first = sheet.querySelector("[autofocus]");
       if (first) { first.focus(); first.select(); }
-    } catch (error) { tell(error.message); }
+    } catch (error) { announce(error.message); }
   }
 
   function confirm() {
@@ -70,10 +70,10 @@
     open(address);
   }
 
-  function tell(said) { document.getElementById("calendar-said").textContent = said; }
+  function announce(message) { document.getElementById("calendar-message").textContent = message; }
 
-  // the click that ends a drag opens no lease; it comes at once or never, and the next one is meant
-  function hush() {
+  // the click at the end of a drag must not open the lease; later clicks must
+  function ignoreClick() {
     const stop = (click) => click.preventDefault();
     addEventListener("click", stop, { once: true, capture: true });
     setTimeout(() => removeEventListener("click", stop, { capture: true }));
@@ -86,7 +86,7 @@
     event.preventDefault();
     const from = bar ? Number(bar.dataset.from) : time(lane, event.clientX);
     const moved = (to) => {
-      const here = document.getElementById(lane.id); // it may have been drawn anew, or be gone
+      const here = document.getElementById(lane.id); // a refresh may have replaced or removed the row
       if (!here) { forget(); return; }
       const at = time(here, to.clientX);
       if (bar) choose(here, from, at, bar);
@@ -97,7 +97,7 @@
       removeEventListener("pointerup", stop);
       removeEventListener("pointercancel", stop);
       if (to.type === "pointercancel") { forget(); return; }
-      if (bar) hush();
+      if (bar) ignoreClick();
       if (!bar && Math.abs(to.clientX - event.clientX) < 4) { forget(); lane.focus(); return; }
       moved(to);
       confirm();
@@ -169,7 +169,7 @@
       chosen.lane = document.getElementById(chosen.lane.id);
       if (chosen.lane) draw(); else forget();
     });
-    document.addEventListener("lease-done", (event) => { tell(event.detail.said); Holdfast.refresh(document.getElementById("rows")); });
+    document.addEventListener("lease-done", (event) => { announce(event.detail.message); Holdfast.refresh(document.getElementById("rows")); });
     addEventListener("resize", draw);
     tick();
     setInterval(tick, MINUTE / 6);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forms whose command follows what is chosen in them; console/switch_commands.py says the same of what they begin with.
+// Forms whose command follows their fields; console/switches.py makes the first command.
 //
 //   <form data-does="holdfast recovery pause" data-shown="pause-command">
 //   <select data-option="--for"><option value="3600" data-word="1h">       <input data-option="--reason" data-else="TEXT">
-//   What is empty is left out, or its data-else stands there; with data-any only if no other field that has it is filled.
+//   An empty field is left out, or its data-else is the value; a data-any field has a data-else only if all data-any fields are empty.
 "use strict";
 
 (() => {
@@ -16,11 +16,11 @@
 
   function words(form) {
     const fields = [...form.querySelectorAll("[data-option]")];
-    const named = fields.some((one) => one.dataset.any !== undefined && entered(one));
-    return fields.flatMap((one) => {
-      const value = entered(one) || (named && one.dataset.any !== undefined ? "" : one.dataset.else || "");
+    const named = fields.some((field) => field.dataset.any !== undefined && entered(field));
+    return fields.flatMap((field) => {
+      const value = entered(field) || (named && field.dataset.any !== undefined ? "" : field.dataset.else || "");
       if (!value) return [];
-      return value.startsWith("-") ? [`${one.dataset.option}=${value}`] : [one.dataset.option, value];
+      return value.startsWith("-") ? [`${field.dataset.option}=${value}`] : [field.dataset.option, value];
     });
   }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// All pages: they follow what changes, times have their local one on hover, keys, copies, questions before deeds.
+// All pages: live updates, local times on hover, keys, copied commands, confirmation of actions.
 //
-//   <div id="tiles" data-refresh="/console/wall/tiles" data-on="hosts incidents">   is fetched anew when one of these changes
-//   Inside it, elements with an id are replaced one by one, only where they differ; what is filled in stays, and what
-//   stands in <div id="…" data-own>: that is the script's, and no concern of the server.
+//   <div id="tiles" data-refresh="/console/wall/tiles" data-on="hosts incidents">   the script fetches it again when one of these topics changes
+//   Inside, the script replaces elements with an id one by one, only if they differ. Input stays, and so does the content
+//   of <div id="…" data-own>, which belongs to the script.
 //   Holdfast.refresh(element), Holdfast.post(path, {name: value}), Holdfast.get(path), Holdfast.follow(topics, function),
 //   Holdfast.local(text)
 "use strict";
@@ -21,18 +21,18 @@ const Holdfast = (() => {
     return answer;
   }
 
-  // the session is over: to the login, unless somebody is in the middle of writing something
+  // the session ended: reload to the login, unless the user has entered something
   function leave() {
-    const written = [...document.querySelectorAll("#main input, #main textarea")].some((one) => one.value !== one.defaultValue && !ticked(one));
+    const written = [...document.querySelectorAll("#main input, #main textarea")].some((field) => field.value !== field.defaultValue && !ticked(field));
     if (!written) location.reload();
-    throw new Error("you are logged out; what you wrote is still here: copy it, then load the page anew");
+    throw new Error("you are logged out; your input is still here: copy it, then reload the page");
   }
 
   async function post(path, fields) {
-    const word = document.querySelector("meta[name=form-token]").content;
+    const token = document.querySelector("meta[name=form-token]").content;
     const answer = await fetch(path, {
       method: "POST", credentials: "same-origin", redirect: "manual",
-      headers: { ...SCRIPT, "X-Form-Token": word, "Content-Type": "application/x-www-form-urlencoded" },
+      headers: { ...SCRIPT, "X-Form-Token": token, "Content-Type": "application/x-www-form-urlencoded" },
       body: new URLSearchParams(fields).toString(),
     });
     if (!answer.ok && answer.type !== "opaqueredirect") {
@@ -41,77 +41,77 @@ const Holdfast = (() => {
     return answer;
   }
 
-  // what is new goes where it belongs; what is the same stays, with its focus and its scroll
+  // replaces what differs; equal elements stay, with focus and scroll position
   function morph(old, fresh) {
     const has = new Map();
-    for (const one of old.children) if (one.id) has.set(one.id, one);
-    if (!has.size && ![...fresh.children].some((one) => one.id)) {
+    for (const element of old.children) if (element.id) has.set(element.id, element);
+    if (!has.size && ![...fresh.children].some((element) => element.id)) {
       carry(old, fresh);
       if (old.innerHTML !== fresh.innerHTML) old.replaceChildren(...fresh.childNodes);
       return;
     }
-    const unnamed = [...old.children].filter((one) => !one.id);
+    const unnamed = [...old.children].filter((element) => !element.id);
     let place = old.firstElementChild;
-    for (const one of [...fresh.children]) {
-      const known = one.id && has.get(one.id);
-      if (!known) { old.insertBefore(one, place); continue; }
-      has.delete(one.id);
+    for (const element of [...fresh.children]) {
+      const known = element.id && has.get(element.id);
+      if (!known) { old.insertBefore(element, place); continue; }
+      has.delete(element.id);
       if (known !== place) old.insertBefore(known, place);
       else place = place.nextElementSibling;
-      carry(known, one);
-      if (known.outerHTML === one.outerHTML || known.contains(document.activeElement) && known.querySelector("form :focus")) continue;
-      if (known.dataset.keep !== undefined && one.querySelector("[id]")) { morph(known, one); continue; }
+      carry(known, element);
+      if (known.outerHTML === element.outerHTML || known.contains(document.activeElement) && known.querySelector("form :focus")) continue;
+      if (known.dataset.keep !== undefined && element.querySelector("[id]")) { morph(known, element); continue; }
       if (known === document.activeElement || known.contains(document.activeElement)) {
         const path = document.activeElement.id;
-        known.replaceWith(one);
-        (path && document.getElementById(path) || one).focus();
-      } else known.replaceWith(one);
-      if (one.dataset.quiet === undefined) flash(one);
+        known.replaceWith(element);
+        (path && document.getElementById(path) || element).focus();
+      } else known.replaceWith(element);
+      if (element.dataset.quiet === undefined) flash(element);
     }
     for (const gone of has.values()) gone.remove();
-    // what has no id was put in anew above
+    // elements without id were inserted again above
     for (const gone of unnamed) gone.remove();
   }
 
-  // what somebody opened, typed, chose or had worked out is not in what the server sends
+  // keeps what the server does not send: opened details, input, and content of data-own
   function carry(old, fresh) {
-    for (const one of fresh.querySelectorAll("[data-own][id]")) {
-      const was = old.querySelector("#" + CSS.escape(one.id));
-      if (was) one.replaceChildren(...was.cloneNode(true).childNodes);
+    for (const element of fresh.querySelectorAll("[data-own][id]")) {
+      const was = old.querySelector("#" + CSS.escape(element.id));
+      if (was) element.replaceChildren(...was.cloneNode(true).childNodes);
     }
     const was = old.querySelectorAll("details");
-    fresh.querySelectorAll("details").forEach((one, at) => { if (was[at] && was[at].open) one.open = true; });
-    for (const one of fresh.querySelectorAll("input, textarea, select")) {
-      const filled = same(old, one);
-      if (filled) fill(one, filled);
+    fresh.querySelectorAll("details").forEach((element, at) => { if (was[at] && was[at].open) element.open = true; });
+    for (const field of fresh.querySelectorAll("input, textarea, select")) {
+      const filled = same(old, field);
+      if (filled) fill(field, filled);
     }
   }
 
-  const ticked = (one) => one.type === "checkbox" || one.type === "radio";
+  const ticked = (field) => field.type === "checkbox" || field.type === "radio";
 
-  // by its id; without one, by its name in the form that goes to the same place
-  function same(old, one) {
-    if (one.id) return old.querySelector("#" + CSS.escape(one.id));
-    if (!one.name) return null;
+  // finds the same field by id, or by name in the form with the same action
+  function same(old, field) {
+    if (field.id) return old.querySelector("#" + CSS.escape(field.id));
+    if (!field.name) return null;
     const goes = (form) => form && form.getAttribute("action");
     return [...old.querySelectorAll("input, textarea, select")].find((was) =>
-      was.name === one.name && was.type === one.type && goes(was.form) === goes(one.form) && (!ticked(one) || was.value === one.value));
+      was.name === field.name && was.type === field.type && goes(was.form) === goes(field.form) && (!ticked(field) || was.value === field.value));
   }
 
-  function fill(one, was) {
-    if (ticked(one)) { if (was.checked !== was.defaultChecked) one.checked = was.checked; return; }
-    if (!was.options) { if (was.value !== was.defaultValue) one.value = was.value; return; }
+  function fill(field, was) {
+    if (ticked(field)) { if (was.checked !== was.defaultChecked) field.checked = was.checked; return; }
+    if (!was.options) { if (was.value !== was.defaultValue) field.value = was.value; return; }
     const chosen = was.selectedOptions[0], first = [...was.options].find((option) => option.defaultSelected) || was.options[0];
     if (!chosen || chosen === first) return;
-    one.value = chosen.value;
-    // it is not offered any more: who has the say refuses it; another choice would not be theirs
-    if (one.selectedIndex < 0) one.add(new Option(chosen.text, chosen.value, false, true));
+    field.value = chosen.value;
+    // the option is gone: keep the user's choice, and let the server refuse it
+    if (field.selectedIndex < 0) field.add(new Option(chosen.text, chosen.value, false, true));
   }
 
-  // for a moment only: what was marked must compare equal to what comes next
-  function flash(one) {
-    one.classList.add("fresh");
-    setTimeout(() => { one.classList.remove("fresh"); if (!one.getAttribute("class")) one.removeAttribute("class"); }, 1700);
+  // removed after 1.7 s, so that the element compares equal to the next version
+  function flash(element) {
+    element.classList.add("fresh");
+    setTimeout(() => { element.classList.remove("fresh"); if (!element.getAttribute("class")) element.removeAttribute("class"); }, 1700);
   }
 
   async function refresh(region) {
@@ -124,7 +124,7 @@ const Holdfast = (() => {
       morph(region, page.body);
       region.dispatchEvent(new CustomEvent("refreshed", { bubbles: true }));
     } catch (error) {
-      say("cannot be refreshed: " + error.message);
+      say("refresh failed: " + error.message);
     } finally {
       setTimeout(() => {
         delete region.dataset.busy;
@@ -133,8 +133,8 @@ const Holdfast = (() => {
     }
   }
 
-  function heard(topics) {
-    const hit = (wanted) => topics.includes("*") || wanted.some((one) => topics.includes(one));
+  function notify(topics) {
+    const hit = (wanted) => topics.includes("*") || wanted.some((topic) => topics.includes(topic));
     for (const region of document.querySelectorAll("[data-refresh]")) {
       if (hit((region.dataset.on || "").split(" "))) refresh(region);
     }
@@ -148,12 +148,12 @@ const Holdfast = (() => {
     if (live && live.textContent !== text) { live.textContent = text; live.classList.toggle("on", Boolean(on)); }
   }
 
-  // the next page of this tab takes the place of this one's stream
+  // the next page of this tab takes over the stream slot of this page
   function tab() {
     try { return sessionStorage.tab ||= crypto.getRandomValues(new Uint32Array(2)).join("-"); } catch { return ""; }
   }
 
-  // only while somebody looks: a browser has few connections to us for all its tabs
+  // a stream only while the page is visible: a browser has few connections for all its tabs
   let stream = null, asking = 0, again = 0;
 
   function disconnect() {
@@ -162,26 +162,26 @@ const Holdfast = (() => {
     stream = null;
   }
 
-  function forget_tab() { try { delete sessionStorage.tab; } catch { /* then there was none */ } }
+  function forgetTab() { try { delete sessionStorage.tab; } catch { /* no storage: no tab id */ } }
 
   function connect() {
     const { live, changes } = document.body.dataset;
     disconnect();
     if (!live || document.hidden) return;
-    at = at || document.body.dataset.at;  // what changed while the page was on its way is heard of as well
+    at = at || document.body.dataset.at;  // also reports changes between rendering and now
     stream = new EventSource(live + "?tab=" + tab() + "&since=" + encodeURIComponent(at));
     stream.addEventListener("change", (event) => {
       at = event.lastEventId;
       say("live", true);
-      if (event.data) heard(event.data.split(" "));
+      if (event.data) notify(event.data.split(" "));
     });
-    // a tab that was duplicated: the other one has the name now
-    stream.addEventListener("moved", () => { forget_tab(); connect(); });
+    // a duplicated tab: the other one has the tab id now
+    stream.addEventListener("moved", () => { forgetTab(); connect(); });
     stream.onerror = () => {
       if (!stream) return;
       if (stream.readyState !== EventSource.CLOSED) { say("reconnecting"); return; }
       disconnect();
-      say("live, by asking", true);
+      say("live (polling)", true);
       asking = setInterval(() => poll(changes), POLL_MS);
       again = setTimeout(connect, AGAIN_MS);
       poll(changes);
@@ -190,19 +190,19 @@ const Holdfast = (() => {
 
   async function poll(changes) {
     try {
-      const found = await (await get(changes + "?since=" + encodeURIComponent(at))).json();
-      at = found.at;
-      say("live, by asking", true);
-      if (found.topics.length) heard(found.topics);
-    } catch (error) { say("not followed: " + error.message); }
+      const answer = await (await get(changes + "?since=" + encodeURIComponent(at))).json();
+      at = answer.at;
+      say("live (polling)", true);
+      if (answer.topics.length) notify(answer.topics);
+    } catch (error) { say("no live updates: " + error.message); }
   }
 
-  // a sentence for the page that comes next
-  const say_next = (text) => { try { sessionStorage.said = text; } catch { /* then it goes unsaid */ } };
+  // a message for the next page
+  const sayNext = (text) => { try { sessionStorage.message = text; } catch { /* no storage: no message */ } };
 
-  function say_what_was_left() {
+  function showMessage() {
     let text = "";
-    try { text = sessionStorage.said || ""; delete sessionStorage.said; } catch { return; }
+    try { text = sessionStorage.message || ""; delete sessionStorage.message; } catch { return; }
     if (!text) return;
     const banner = document.createElement("p");
     banner.className = "banner said"; banner.setAttribute("role", "status"); banner.textContent = text;
@@ -211,18 +211,18 @@ const Holdfast = (() => {
 
   const there = (at) => at.toLocaleString(undefined, { timeZoneName: "short" });
 
-  // the times that a text says in UTC, as they are here
+  // the UTC times of a text, in local time
   function local(text) {
-    const said = [...text.matchAll(/(\d{4}-\d\d-\d\d) (\d\d:\d\d(?::\d\d)?)/g)];
-    return said.map(([, day, time]) => new Date(`${day}T${time}Z`)).filter((at) => !isNaN(at)).map(there).join(" to ");
+    const times = [...text.matchAll(/(\d{4}-\d\d-\d\d) (\d\d:\d\d(?::\d\d)?)/g)];
+    return times.map(([, day, time]) => new Date(`${day}T${time}Z`)).filter((at) => !isNaN(at)).map(there).join(" to ");
   }
 
-  // the same every time: what is dressed compares equal to what comes next, dressed as well
+  // adds local times; twice the same result, so that old and new elements compare equal
   function dress(within) {
-    for (const one of within.querySelectorAll("time[datetime]:not([title])")) one.title = there(new Date(one.dateTime));
-    for (const one of within.querySelectorAll('[title*=" UTC"]:not(time, [data-dressed])')) {
-      const here = local(one.title);
-      if (here) { one.title += `\n${here}`; one.dataset.dressed = ""; }
+    for (const element of within.querySelectorAll("time[datetime]:not([title])")) element.title = there(new Date(element.dateTime));
+    for (const element of within.querySelectorAll('[title*=" UTC"]:not(time, [data-dressed])')) {
+      const here = local(element.title);
+      if (here) { element.title += `\n${here}`; element.dataset.dressed = ""; }
     }
   }
 
@@ -248,7 +248,7 @@ const Holdfast = (() => {
   addEventListener("pagehide", disconnect);
   addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
   document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
-  document.addEventListener("DOMContentLoaded", () => { dress(document); say_what_was_left(); connect(); });
-  return { get, post, refresh, follow, say, say_next, dress, local };
+  document.addEventListener("DOMContentLoaded", () => { dress(document); showMessage(); connect(); });
+  return { get, post, refresh, follow, say, sayNext, dress, local };
 })();
 window.Holdfast = Holdfast;

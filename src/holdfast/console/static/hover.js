@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures say times in their titles, in UTC: while somebody points at one, the local ones stand below. Times in text, and in titles of text, are console.js's.
+// Adds local times below the UTC times in the title of an SVG element, while the pointer is over it. console.js does the same for HTML.
 "use strict";
 
 (() => {
   let pointed = null; // {title, text}
 
-  // what was added must not be found to differ from what comes next
+  // restores the title, so that the element compares equal to the next version
   function leave() {
     if (pointed) pointed.title.textContent = pointed.text;
     pointed = null;
   }
 
   function titled(target) {
-    for (let one = target; one && one.namespaceURI === "http://www.w3.org/2000/svg"; one = one.parentNode) {
-      const title = [...one.children].find((child) => child.localName === "title");
+    for (let element = target; element && element.namespaceURI === "http://www.w3.org/2000/svg"; element = element.parentNode) {
+      const title = [...element.children].find((child) => child.localName === "title");
       if (title) return title;
     }
     return null;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the rules in the form would have said of the last hour: again shortly after somebody stops typing, and when numbers come.
-// They are saved without leaving the page: if that cannot be (also because the session is over), what was written stays there.
+// Previews the rules in the form on the last hour: shortly after the user stops typing, and when metrics arrive.
+// The script saves the rules without leaving the page. If saving fails, also because the session ended, the text stays in the form.
 "use strict";
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -18,8 +18,8 @@ document.addEventListener("DOMContentLoaded", () => {
       if (mine !== number) return;
       place.replaceChildren(...parse(text).body.childNodes);
       Holdfast.dress(place);
-      // the first numbers may have come before anybody listened
-      if (place.querySelector(".asked") && again++ < MOST_AGAIN) setTimeout(() => { if (mine === number) preview(); }, AGAIN_MS);
+      // the first metrics may have arrived before the page followed changes
+      if (place.querySelector(".requested") && again++ < MOST_AGAIN) setTimeout(() => { if (mine === number) preview(); }, AGAIN_MS);
     } catch (error) {
       if (mine === number) place.textContent = "no preview: " + error.message;
     } finally {
@@ -27,15 +27,15 @@ document.addEventListener("DOMContentLoaded", () => {
     }
   };
 
-  // Who logged in again in another tab has another word for forms. Of another person it is not ours to use.
+  // After a login in another tab the form token differs. The script takes the new token only if the user is the same.
   const renew = async () => {
     const answer = await fetch("/console/rules/new", { credentials: "same-origin", redirect: "manual" });
     const page = parse(await answer.text()), name = "meta[name=form-token]";
-    const who = (within) => (within.querySelector(".who") || {}).textContent;
-    const word = page.querySelector(name);
-    if (!word || who(page) !== who(document)) return false;
-    document.querySelector(name).content = word.content;
-    for (const one of document.querySelectorAll("input[name=form_token]")) one.value = word.content;
+    const user = (within) => (within.querySelector(".who") || {}).textContent;
+    const token = page.querySelector(name);
+    if (!token || user(page) !== user(document)) return false;
+    document.querySelector(name).content = token.content;
+    for (const field of document.querySelectorAll("input[name=form_token]")) field.value = token.content;
     return true;
   };
   const send = async () => {
@@ -49,16 +49,16 @@ document.addEventListener("DOMContentLoaded", () => {
   const outcome = document.getElementById("saved");
   const save = async (button) => {
     clearTimeout(timer);
-    if (button) button.disabled = true; // once is enough
+    if (button) button.disabled = true; // one save at a time
     try {
       const answer = await send();
       if (answer.type === "opaqueredirect") { location.assign("/console/rules/of/" + encodeURIComponent(form.elements.name.value.trim())); return; }
       outcome.replaceChildren(...parse(await answer.text()).body.childNodes);
     } catch (error) {
-      const said = document.createElement("p");
-      said.className = "sheet note bad";
-      said.textContent = "not saved: " + error.message + (error.status === 401 ? ". Log in in another tab, then save again: what you wrote stays here." : "");
-      outcome.replaceChildren(said);
+      const refusal = document.createElement("p");
+      refusal.className = "sheet note bad";
+      refusal.textContent = "not saved: " + error.message + (error.status === 401 ? ". Log in in another tab, then save again: your text stays here." : "");
+      outcome.replaceChildren(refusal);
     }
     if (button) { button.disabled = false; button.focus(); }
   };
@@ -70,7 +70,7 @@ document.addEventListener("DOMContentLoaded", () => {
     clearTimeout(timer);
     preview();
   });
-  // new numbers every ten seconds are no reason to move what somebody reads; that there are some at last is
-  Holdfast.follow(["samples"], () => { if (!place.querySelector(".story") || place.querySelector(".asked")) soon(); });
+  // metrics arrive every 10 s; the preview moves only when the first ones arrive
+  Holdfast.follow(["samples"], () => { if (!place.querySelector(".story") || place.querySelector(".requested")) soon(); });
   if (!place.querySelector(".story, .problems, .note")) preview();
 });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrow keys go through what was found.
+// Arrow keys move through the hits.
 "use strict";
 document.addEventListener("keydown", (event) => {
   const steps = { ArrowDown: 1, ArrowUp: -1 }[event.key];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wall: asks what differs from what it shows, and puts only that into its place; arrow keys go from tile to tile.
+// The wall: fetches the pieces that changed and replaces only these; arrow keys move between tiles.
 "use strict";
 (() => {
   const wall = document.getElementById("wall");
@@ -15,28 +15,28 @@
     if (place >= 0) (fresh.querySelectorAll("a")[place] || fresh.querySelector("a"))?.focus();
   }
 
-  // whoever does not know what we show sends all of it
+  // a server process that does not know the shown version sends all pieces
   function same(known, fresh) {
     const bare = known.cloneNode(true);
     bare.classList.remove("fresh");
     return bare.isEqualNode(fresh);
   }
 
-  // the children of a list become these, in this order; what is there stays where it can
+  // makes these ids the children of a list, in this order; moves as few as possible
   function order(list, ids, pieces) {
     const wanted = new Set(ids);
-    for (const one of [...list.children]) if (!wanted.has(one.id)) one.remove();
+    for (const child of [...list.children]) if (!wanted.has(child.id)) child.remove();
     let place = list.firstElementChild;
     for (const id of ids) {
       const known = document.getElementById(id);
       if (known && known === place) { place = place.nextElementSibling; continue; }
-      const one = known || (pieces[id] && parse(pieces[id]));
-      if (one) list.insertBefore(one, place);
+      const child = known || (pieces[id] && parse(pieces[id]));
+      if (child) list.insertBefore(child, place);
     }
   }
 
-  function change(found) {
-    const { lists, pieces } = found;
+  function change(update) {
+    const { lists, pieces } = update;
     let changed = 0;
     if (lists.groups) order(document.getElementById("groups"), lists.groups, pieces);
     for (const [id, html] of Object.entries(pieces)) {
@@ -53,12 +53,12 @@
       const list = id !== "groups" && document.getElementById(id);
       if (list) order(list, ids, pieces);
     }
-    wall.dataset.version = found.version;
+    wall.dataset.version = update.version;
     Holdfast.dress(wall);
     wall.dispatchEvent(new CustomEvent("changed", { detail: changed, bubbles: true }));
   }
 
-  async function look() {
+  async function fetchChanges() {
     if (busy) { again = true; return; }
     busy = true;
     try {
@@ -66,9 +66,9 @@
       const answer = await Holdfast.get(wall.dataset.fresh + mark + "since=" + wall.dataset.version);
       change(await answer.json());
     } catch (error) {
-      Holdfast.say("cannot be refreshed: " + error.message);
+      Holdfast.say("refresh failed: " + error.message);
     } finally {
-      setTimeout(() => { busy = false; if (again) { again = false; look(); } }, LEAST_MS);
+      setTimeout(() => { busy = false; if (again) { again = false; fetchChanges(); } }, LEAST_MS);
     }
   }
 
@@ -79,11 +79,11 @@
     const tiles = [...wall.querySelectorAll(".tile")];
     const at = tiles.indexOf(tile);
     let next = tiles[at + (STEPS[event.key] || 0)];
-    if (event.key === "ArrowDown") next = tiles.slice(at + 1).find((one) => one.offsetTop > tile.offsetTop && one.offsetLeft >= tile.offsetLeft) || next;
-    if (event.key === "ArrowUp") next = tiles.slice(0, at).reverse().find((one) => one.offsetTop < tile.offsetTop && one.offsetLeft <= tile.offsetLeft) || next;
+    if (event.key === "ArrowDown") next = tiles.slice(at + 1).find((other) => other.offsetTop > tile.offsetTop && other.offsetLeft >= tile.offsetLeft) || next;
+    if (event.key === "ArrowUp") next = tiles.slice(0, at).reverse().find((other) => other.offsetTop < tile.offsetTop && other.offsetLeft <= tile.offsetLeft) || next;
     const link = next && next.querySelector("a");
     if (link) { event.preventDefault(); link.focus(); }
   });
 
-  Holdfast.follow(["hosts", "networks", "leases", "incidents", "alarms", "switches"], look);
+  Holdfast.follow(["hosts", "networks", "leases", "incidents", "alarms", "switches"], fetchChanges);
 })();
