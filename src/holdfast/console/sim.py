@@ -50,7 +50,7 @@ def _heal(request: Request, host: str) -> str:
     """Repair the networks of a host and switch its power on."""
     world = world_of(request, host) or {}
     for network in world.get("cut", ()):
-        api_calls.call(request, sim.repair_host, path={"name": host}, body={"network": network})
+        api_calls.call(request, sim.reconnect_host, path={"name": host}, body={"network": network})
     return str(api_calls.call(request, sim.recover_host, path={"name": host})["said"])
 
 
