@@ -472,7 +472,7 @@ class Followed(Generic[T]):
             return self.reload()
         except InvalidInput as error:
             if error.message != before:
-                LOG.error("the %s before it stays in force: %s", self._noun, error.message)
+                LOG.error("the previous %s file stays in force: %s", self._noun, error.message)
             return False
 
     def reload(self) -> bool:
