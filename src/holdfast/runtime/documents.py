@@ -276,22 +276,18 @@ class Reading:
         self, node: Node, known: Sequence[str], *, needed: Sequence[str] = (), of: str = "key"
     ) -> dict[str, Node]:
         """Return the known keys of a map; unknown, repeated and missing keys are problems."""
+        pairs = self.pairs(node, f"{{{known[0]}: …}}", of)
         if not isinstance(node, Map):
-            self.say(node.line, f"{shown(node)} should be a map: write {{{known[0]}: …}}")
             return {}
-        found: dict[str, Node] = {}
-        for key, value in node.pairs:
+        for key, _ in pairs:
             if key.text not in known:
                 text = f"{of} {quoted(key.text)} is unknown: there are {', '.join(known)}"
                 self.say(key.line, text)
-            elif key.text in found:
-                self.say(key.line, f"{of} {key.text} is there twice: keep one of them")
-            else:
-                found[key.text] = value
+        found = {key.text: value for key, value in pairs}
         for name in needed:
-            if name not in {key.text for key, _ in node.pairs}:
+            if name not in found:
                 self.say(node.line, f"`{name}` is missing: add `{name}: …`")
-        return found
+        return {name: value for name, value in found.items() if name in known}
 
     def items(self, node: Node | None, what: str) -> tuple[Node, ...]:
         """Return the items of a list; none if the node is absent (`fields` reports that)."""
@@ -476,7 +472,7 @@ class Followed(Generic[T]):
             return self.reload()
         except InvalidInput as error:
             if error.message != before:
-                LOG.error("the %s before it stays in force: %s", self._noun, error.message)
+                LOG.error("the previous %s file stays in force: %s", self._noun, error.message)
             return False
 
     def reload(self) -> bool:
