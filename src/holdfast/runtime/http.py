@@ -276,31 +276,37 @@ def _connect(exchange: _Exchange, host: str, port: int) -> socket.socket:
     raise failed
 
 
-@dataclass(frozen=True)
 class Tls:
     """Files of TLS: authorities (a file or a directory), own certificate and key.
 
     Without `ca_file` the authorities of the system count.
     """
 
-    ca_file: str = ""
-    cert_file: str = ""
-    key_file: str = ""
-
-    def stamp(self) -> tuple[int, ...]:
-        """Return the files' modification times."""
-        files = (self.ca_file, self.cert_file, self.key_file)
-        return tuple(os.stat(path).st_mtime_ns for path in files if path)
+    def __init__(self, ca_file: str = "", cert_file: str = "", key_file: str = "") -> None:
+        self.ca_file = ca_file
+        self._cert_file = cert_file
+        self._key_file = key_file
+        self._known: tuple[tuple[int, ...], ssl.SSLContext] | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Read the files; raises OSError if a file is unusable."""
+        """Return the TLS context, a new one after a file has changed.
+
+        Certificates are short-lived. Raises OSError if a file is unusable.
+        """
+        files = (self.ca_file, self._cert_file, self._key_file)
+        stamp = tuple(os.stat(path).st_mtime_ns for path in files if path)
+        if self._known is None or self._known[0] != stamp:
+            self._known = (stamp, self._read())
+        return self._known[1]
+
+    def _read(self) -> ssl.SSLContext:
         folder = os.path.isdir(self.ca_file)
         context = ssl.create_default_context(
             cafile=None if folder else self.ca_file or None,
             capath=self.ca_file if folder else None,
         )
-        if self.cert_file:
-            context.load_cert_chain(self.cert_file, self.key_file or None)
+        if self._cert_file:
+            context.load_cert_chain(self._cert_file, self._key_file or None)
         return context
 
 
@@ -334,8 +340,9 @@ class HttpClient:
     ) -> None:
         self._tls = tls or Tls()
         if environment and not self._tls.ca_file:
-            bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or ""
-            self._tls = Tls(bundle, self._tls.cert_file, self._tls.key_file)
+            self._tls.ca_file = (
+                os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or ""
+            )
         self._unix_path = unix_path
         self._check = check
         self._environment = environment
@@ -405,17 +412,15 @@ class HttpClient:
         """Return the connections; new ones after a change of TLS files or proxy."""
         scheme = str(url.scheme)
         proxy = _proxy(url) if self._environment else ""
-        stamp = (proxy, self._tls.stamp() if scheme == "https" else ())
+        context = self._tls.context() if scheme == "https" else None
         with self._lock:
             known = self._managers.get(scheme)
-            if known is not None and known[0] == stamp:
+            if known is not None and known[0] == (proxy, context):
                 return known[1]
-            options: dict[str, Any] = {"maxsize": 10, "block": False}
-            if scheme == "https":
-                options["ssl_context"] = self._tls.context()
+            options: dict[str, Any] = {"maxsize": 10, "block": False, "ssl_context": context}
             made = _through(proxy, options) if proxy else urllib3.PoolManager(**options)
             made.pool_classes_by_scheme = dict(POOL_CLASSES)
-            self._managers[scheme] = (stamp, made)
+            self._managers[scheme] = ((proxy, context), made)
         if known is not None:
             known[1].clear()
         return made
