@@ -48,7 +48,7 @@ def is_asked(town: Town) -> bool:
 def ask(
     town: Town, *words: str, quiet: bool = False, said: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    front = [script("holdfast"), *(["-q"] if quiet else []), "guests"]
+    front = [script("holdfast"), *(["-q"] if quiet else []), "guest"]
     command = [*front, *words, "--config-file", str(town.config)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, input=said

@@ -76,6 +76,8 @@ class Base(Command):
     """The base class of commands, with arguments, an example, a client and an exit code."""
 
     arguments: ClassVar[Arguments] = ()
+    #: Arguments that become the query of a request.
+    filters: ClassVar[Sequence[Argument]] = ()
     example = ""
     #: Formats of arguments, explained below the example.
     notes: ClassVar[Sequence[str]] = ()
@@ -91,7 +93,7 @@ class Base(Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         self.parser = super().get_parser(prog_name)
         self.parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        for each in self.arguments:
+        for each in (*self.arguments, *self.filters):
             if isinstance(each, Argument):
                 self.parser.add_argument(*each.names, **each.options)
                 continue
@@ -154,7 +156,6 @@ class ListObjects(ListCommand):
     """Prints objects of the API as a table; `filters` become the query of the request."""
 
     columns: ClassVar[tuple[str, ...]]
-    filters: ClassVar[Sequence[Argument]] = ()
 
     def fetch(self, args: argparse.Namespace, wanted: dict[str, Any]) -> Iterable[dict[str, Any]]:
         """Return the objects; `wanted` has the values of the filters, None without a value."""
@@ -163,12 +164,6 @@ class ListObjects(ListCommand):
     def row(self, found: dict[str, Any]) -> Mapping[str, Any]:
         """Return the values of a row by column; other values are ignored."""
         return found
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        for each in self.filters:
-            parser.add_argument(*each.names, **each.options)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         found = self.fetch(parsed_args, values(self.filters, parsed_args))

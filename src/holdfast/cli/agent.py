@@ -4,8 +4,6 @@
 import argparse
 import sys
 
-from cliff.command import Command
-
 from holdfast import conf as configuration
 from holdfast.cli import Base, ListObjects, arg
 from holdfast.cli.config import CONFIG
@@ -49,7 +47,7 @@ class List(ListObjects):
 # holdfast agent token
 
 
-class Token(Base, Command):
+class Token(Base):
     """Print the token of a host's agent, for the file in the agent's [agent] token_file.
 
     The command derives the token from the secret in [auth] agent_secret_file, so run it on a

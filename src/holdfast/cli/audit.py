@@ -61,13 +61,13 @@ class Export(Base):
     example = """  holdfast audit export --since '2027-01-01' --as csv > audit.csv
   holdfast audit export --text fenced | jq -r '.audit[].sentence'"""
     notes = (cli.DATES,)
+    filters = DECISIONS
     arguments = (
-        *DECISIONS,
         arg("--as", dest="form", choices=["json", "csv"], default="json", help="default: json"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        lines = self.client.audit.all(**values(DECISIONS, parsed_args))
+        lines = self.client.audit.all(**values(self.filters, parsed_args))
         parts = _csv(lines) if parsed_args.form == "csv" else _json(lines)
         for part in parts:
             self.app.stdout.write(part)

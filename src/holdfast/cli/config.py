@@ -6,11 +6,8 @@ import io
 import sys
 from typing import Any
 
-from cliff.command import Command
-from cliff.show import ShowOne
-
 from holdfast import conf as configuration
-from holdfast.cli import Base, arg
+from holdfast.cli import Base, ShowCommand, arg
 
 
 def sample() -> str:
@@ -24,7 +21,7 @@ def sample() -> str:
     return text.getvalue()
 
 
-class Sample(Base, Command):
+class Sample(Base):
     """Print a sample configuration file: every option with help and default."""
 
     example = "  holdfast config sample > holdfast.conf"
@@ -50,7 +47,7 @@ CONFIG = arg(
 )
 
 
-class Sync(Base, Command):
+class Sync(Base):
     """Upgrade the database schema to the version of this program. Safe to repeat."""
 
     example = "  holdfast db sync --config /etc/holdfast/holdfast.conf"
@@ -69,7 +66,7 @@ class Sync(Base, Command):
             core.close()
 
 
-class Version(Base, ShowOne):
+class Version(ShowCommand):
     """Show the schema version of the database and the version this program needs."""
 
     example = "  holdfast db version -f json"

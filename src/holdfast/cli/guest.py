@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
-from cliff.command import Command
 from oslo_config import cfg
 
 from holdfast import conf as configuration
@@ -270,7 +269,7 @@ def _seconds(text: str) -> float:
     return found
 
 
-class Watch(Asking, Command):
+class Watch(Asking):
     """Show events of the guests of this host as they happen, until Ctrl-C.
 
     There is a line for each event, each reading of all guests, each verdict of the filters,
@@ -379,7 +378,7 @@ class Simulate(Asking, ListCommand):
             raise InvalidInput("nothing was told")
 
 
-class Status(Asking, Command):
+class Status(Asking):
     """Check within 5 seconds whether the agent of this host runs and hears the hypervisor.
 
     The command counts reports that wait for delivery, with the age of the oldest, and reports

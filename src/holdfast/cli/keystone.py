@@ -6,8 +6,6 @@ import os
 import sys
 from typing import Any
 
-from cliff.command import Command
-
 from holdfast.cli import Base, arg, typed
 from holdfast.client import auth, catalog
 from holdfast.client.auth import read_password
@@ -17,7 +15,7 @@ from holdfast.client.errors import ClientError
 ADDRESS = typed(catalog.base_address)
 
 
-class Register(Base, Command):
+class Register(Base):
     """Register Holdfast in Keystone's catalog, and create the service user if named.
 
     The command needs administrator credentials: the OS_* variables, or a cloud of clouds.yaml.

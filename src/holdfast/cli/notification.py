@@ -9,8 +9,6 @@ import queue
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from cliff.command import Command
-
 from holdfast import conf as configuration
 from holdfast.cli import Base, ListCommand, Table, arg, rows
 from holdfast.cli.config import CONFIG
@@ -36,7 +34,7 @@ and holdfast.conf the same broker, virtual host and exchange:
   exchange = nova"""
 
 
-class Listen(Base, Command):
+class Listen(Base):
     """Print Nova notifications, a line each, until interrupted.
 
     The command reads from a queue of its own: managers and other readers lose nothing, and the

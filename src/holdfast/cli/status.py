@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cliff.lister import Lister
 from oslo_config import cfg
 from sqlalchemy.engine import make_url
 
 from holdfast import conf as configuration
-from holdfast.cli import Base, arg
+from holdfast.cli import ListCommand, arg
 from holdfast.cli.config import CONFIG
 from holdfast.cli.up import use_state
 
@@ -21,7 +20,7 @@ OK, WARNING, FAILURE = "ok", "warning", "failure"
 Finding = tuple[str, str]
 
 
-class Status(Base, Lister):
+class Status(ListCommand):
     """Check configuration and database before an upgrade or a start.
 
     Exit code: 0 all well, 1 a warning, 2 a failure.

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from cliff.command import Command
 from oslo_config import cfg
 
 from holdfast import conf as configuration
@@ -32,7 +31,7 @@ def _port(text: str) -> int:
     raise argparse.ArgumentTypeError("a number from 1 to 65535 is wanted")
 
 
-class Up(Base, Command):
+class Up(Base):
     """Run everything in a single process: API, manager, SQLite, a simulated cloud.
 
     The state folder keeps all state for the next start.
