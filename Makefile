@@ -61,7 +61,7 @@ lint: .venv/.installed-test ## ruff, mypy, plain words and the import rules
 	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log 2>&1 || { cat .venv/lint-imports.log; exit 1; }
 
 # pages, programs and drivers are left to `make test`
-CHECKED := agent alarms api client db hostmonitor hoststatus jobs leases metrics model nova rabbit recovery
+CHECKED := agent alarms api client db docs hostmonitor hoststatus jobs leases metrics model nova rabbit recovery runtime
 
 check: lint ## for whoever writes code: lint, types, import rules, tests without servers; 3 minutes
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --no-servers \

@@ -26,7 +26,7 @@ def main() -> None:
     clock, stop = SystemClock(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     measures = LibvirtMeasures(
-        url, clock, every_s=float(bulk_s), groups=groups.split(","), links=links
+        url, clock, interval_s=float(bulk_s), groups=groups.split(","), links=links
     )
     seen: list[tuple[float, dict[str, int]]] = []
 

@@ -156,7 +156,7 @@ def herd(size: int) -> Iterator[Herd]:
             stack.callback(server.close)
             server.start()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        hosts, budget = {HOST: host.url}, {"recovery": {"guest_budget": 10_000}}
+        hosts, budget = {HOST: host.url}, {"recovery": {"guest_max_recoveries": 10_000}}
         told, url = settings(folder, hosts, budget), database.new_database()
         made = stack.enter_context(
             separate(folder, url, broker.url, apis=1, managers=1, hosts=0, options=told)

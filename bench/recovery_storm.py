@@ -6,9 +6,9 @@ what order.
 
 10 racks of 40 hosts, 3 servers on each, one manager on PostgreSQL, 0.05 s per call. 10 are one of
 each rack: all begin at once. 50 are five of each rack: three begin at once, then one per
-`slow_start_s`. 200 are five whole racks: but for those that were reported before it was clear how
-many they are, nothing begins until somebody approves; then all do. Never are more servers on their
-way than `parallel_moves`, and within a host those marked go first.
+`throttle_interval_s`. 200 are five whole racks: but for those that were reported before it was
+clear how many they are, nothing begins until somebody approves; then all do. Never are more servers
+on their way than `parallel_moves`, and within a host those marked go first.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def names(down: int) -> list[str]:
 def storm(url: str, folder: Path, down: int) -> None:
     options = {
         ("recovery", "parallel_moves"): PARALLEL,
-        ("recovery", "slow_start_s"): SLOW_S,
-        ("recovery", "slow_burst"): BURST,
+        ("recovery", "throttle_interval_s"): SLOW_S,
+        ("recovery", "throttle_burst"): BURST,
         ("cloud", "parallel_calls"): 64,
     }
     dying = set(names(down))
@@ -109,7 +109,7 @@ def storm(url: str, folder: Path, down: int) -> None:
 
 
 def pace(fleet: Fleet) -> str:
-    """The most that began in one rack within one slow_start_s."""
+    """The most that began in one rack within one throttle_interval_s."""
     racks: dict[str, list[datetime]] = {}
     for (details,) in fleet.rows(_STARTS):
         racks.setdefault(details["domain"], []).append(

@@ -49,7 +49,7 @@ def storm(url: str, folder: Path, hosts: int, failed: int, holds: int) -> None:
         ("database", "connection", url),
         ("sim", "database", str(folder / "sim.db")),
         ("reservation", "repair_horizon_s", 0.0),
-        ("reservation", "repair_look_s", 600.0),
+        ("reservation", "repair_interval_s", 600.0),
         ("reservation", "reconcile_s", 0.0),  # there is no such cloud
         ("reservation", "host_refresh_s", 0.0),
         ("monitors", "poll", False),

@@ -65,7 +65,7 @@ class House:
 
     def begin(self) -> None:
         """An agent, or the next one after it was killed."""
-        settings = SimpleNamespace(services_every_s=60.0)
+        settings = SimpleNamespace(services_interval_s=60.0)
         services, filters = ProcessWatch(Nothing(), []), self.filters
         self.agent = HostAgent(
             *("cmp-1", self.room, services, filters, self.spool, settings, self.clock),

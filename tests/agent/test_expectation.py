@@ -48,9 +48,7 @@ class Side:
     def __post_init__(self) -> None:
         self.filters = guest_filters.parse(self.text, "f.yaml")
         self.watch = GuestWatch(self.filters)
-        self.settings = SimpleNamespace(
-            expectation_looks=self.looks, expectation_grace_s=self.grace_s
-        )
+        self.settings = SimpleNamespace(expected_reads=self.looks, expected_grace_s=self.grace_s)
         self.expectations = Expectations(self.settings)
 
     @property
@@ -623,9 +621,7 @@ def rounds(
     cloud: Cloud, hypervisor: Hypervisor, clock: SimClock | None = None
 ) -> tuple[SecondOpinion, list[Comparison]]:
     told: list[Comparison] = []
-    limits = SimpleNamespace(
-        expectation_every_s=EVERY_S, expectation_looks=2, expectation_grace_s=0.0
-    )
+    limits = SimpleNamespace(expected_interval_s=EVERY_S, expected_reads=2, expected_grace_s=0.0)
     clock = clock or SimClock()
     opinion = SecondOpinion("cmp-1", cloud, hypervisor, limits, clock, told.append)  # type: ignore[arg-type]
     return opinion, told

@@ -64,7 +64,7 @@ class House:
             ProcessWatch(LinuxProcesses(), []),
             FilterFile(str(self.filters)),
             self.spool,
-            SimpleNamespace(services_every_s=60.0),
+            SimpleNamespace(services_interval_s=60.0),
             clock,
             spooled=lambda: None,
             tap=tap,

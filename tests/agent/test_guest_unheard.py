@@ -198,12 +198,12 @@ def test_a_write_that_fails_forgets_no_rate_of_a_guest_that_is_gone(tmp_path: Pa
     assert [one for one in house.states if one != WELL] == ["failed", "noted"]
 
 
-def backlog(count: int, every_s: float) -> list[str]:
+def backlog(count: int, interval_s: float) -> list[str]:
     """What is told of so many reboots that are judged at the same moment, long after."""
     host = Host()
     host.hear(*START)
     for number in range(count):
-        heard = 10.0 + number * every_s
+        heard = 10.0 + number * interval_s
         for trace in (0.0, 0.1, 0.2):  # of one reset
             at = host.at + timedelta(seconds=heard + trace)
             event = Event("u-a", "a", REBOOT, at)

@@ -60,12 +60,12 @@ class House:
         """An agent, or the next one after it was killed."""
         file = FilterFile(str(self.filters) if self.filters else None)
         settings = SimpleNamespace(
-            services_every_s=60.0,
+            services_interval_s=60.0,
             guests="libvirt",
             guests_address="",
-            heartbeats_every_s=EVERY_S,
-            heartbeats_missed=3,
-            heartbeats_quiet_s=30.0,
+            heartbeat_interval_s=EVERY_S,
+            heartbeat_max_missed=3,
+            heartbeat_idle_s=30.0,
             stalled_s=0.0,
         )
         services = ProcessWatch(Nothing(), [])

@@ -30,7 +30,7 @@ class Nothing:
 
 
 def agent(folder: Path, spool: Outbox) -> HostAgent:
-    clock, settings = SystemClock(), SimpleNamespace(services_every_s=5.0)
+    clock, settings = SystemClock(), SimpleNamespace(services_interval_s=5.0)
     guests = SimGuests("cmp-1", str(folder / "sim.db"), clock)
     watch = ProcessWatch(Nothing(), [Service("libvirtd")])
     watch.recall(spool.note("services"), clock.monotonic())

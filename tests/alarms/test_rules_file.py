@@ -196,7 +196,9 @@ def test_all_that_is_measured_is_known() -> None:
 
 def test_the_example_in_the_docs_can_be_used() -> None:
     text = (Path(__file__).parents[2] / "docs/concepts/alarms.md").read_text()
-    found = rules_file.parse(text.split("```yaml\n")[1].split("```")[0], "docs", known_fields=True)
+    found = rules_file.parse(
+        text.split("```yaml alarms.yaml\n")[1].split("```")[0], "docs", known_fields=True
+    )
     assert len(found.rules) == 6
 
 

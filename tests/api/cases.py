@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Incidents, pauses and silences as managers and operators may have left them."""
+"""Incidents, pauses and maintenance windows as managers and operators may have left them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.api.house import House
 
 #: Of what `furnish_case` makes.
 INCIDENT = "c0ffee00-0000-4000-8000-000000000001"
-SILENCE = "c0ffee00-0000-4000-8000-000000000002"
+WINDOW = "c0ffee00-0000-4000-8000-000000000002"
 _OPEN = ("open", "held", "running")
 
 
@@ -48,6 +48,6 @@ def furnish_case(house: House, path: str) -> None:
     store = house.core.store
     write_incident(house, id=INCIDENT, status="failed" if path.endswith("/retry") else "held")
     store.switches.pause("", "ann", "wait", None)
-    values = {"id": SILENCE, "matcher": {"kind": "guest"}, "author": "ann", "reason": "patches"}
+    values = {"id": WINDOW, "matcher": {"kind": "guest"}, "author": "ann", "reason": "patches"}
     until = store.database.now() + timedelta(hours=1)
     store.switches.silence({**values, "expires_at": until})

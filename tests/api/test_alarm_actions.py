@@ -114,8 +114,8 @@ def test_an_incident_is_opened_and_shown_and_closes_by_itself(house: House) -> N
     again = house.call("POST", f"{incidents}/{one['id']}/retry", json={})
     assert again.status_code == 409
     assert "nothing is recovered for it" in again.json["errors"][0]["detail"]
-    silence = {"matcher": {"kind": "alarm"}, "reason": "quiet", "duration_s": 60}
-    assert house.call("POST", f"{OWN}/silences", json=silence).status_code == 400
+    window = {"matcher": {"kind": "alarm"}, "reason": "quiet", "duration_s": 60}
+    assert house.call("POST", f"{OWN}/maintenance-windows", json=window).status_code == 400
     report(house, of_host("incident", event="cleared", at=LATER))
     assert [x["status"] for x in listed("kind=alarm")] == ["recovered"]
     assert deeds(house) == []

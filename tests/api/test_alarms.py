@@ -95,11 +95,11 @@ def test_who_is_told_is_told_until_somebody_takes_care_or_wants_quiet(build: Bui
     assert told(house)[2:] == ["alarm.cleared"]
 
 
-def test_a_silence_also_hushes_the_next_alarm_of_the_same_rule(house: House) -> None:
+def test_a_mute_also_hushes_the_next_alarm_of_the_same_rule(house: House) -> None:
     house.core.store.database.herald = IncidentPublisher(people=("nowhere",))
     alarm_id = furnish_alarm(house)
     body = {"duration_s": 3600}
-    silent = house.call("POST", f"{ALARMS}/{alarm_id}/silence", json=body).json["alarm"]
+    silent = house.call("POST", f"{ALARMS}/{alarm_id}/mute", json=body).json["alarm"]
     assert silent["silent_until"] > silent["fired_at"]
     report(house, alarm_body("cleared", LATER))
     next_one = {"first_at": LAST, "key": f"{GUEST}/busy/{LAST}"}
@@ -107,7 +107,7 @@ def test_a_silence_also_hushes_the_next_alarm_of_the_same_rule(house: House) -> 
     assert told(house) == ["alarm.raised"]
     (alarm,) = listed(house)
     assert alarm["silent_until"] == silent["silent_until"]
-    house.call("POST", f"{ALARMS}/{alarm['id']}/silence", json={"duration_s": 0})
+    house.call("POST", f"{ALARMS}/{alarm['id']}/mute", json={"duration_s": 0})
     assert told(house)[1:] == ["alarm.raised"]
     report(house, alarm_body("again", NOON.replace("12:00", "12:20"), **next_one))
     assert told(house)[2:] == ["alarm.again"]

@@ -205,7 +205,7 @@ def test_a_right_password_is_remembered_for_a_while_and_a_wrong_one_never(
 
 
 def test_remember_s_of_zero_checks_every_time(guarded: House, checks: list[str]) -> None:
-    guarded.conf.set_override("remember_s", 0, "auth")
+    guarded.conf.set_override("auth_cache_s", 0, "auth")
     for _ in range(3):
         assert guarded.call("GET", LEASES, "member").status_code == 200
     assert checks == ["member"] * 3
@@ -267,6 +267,17 @@ def test_a_broken_file_is_a_503_that_names_it_and_mending_it_is_enough(
     assert str(folder) not in answer.text
     assert "Retry-After" in answer.headers
     assert house.call("GET", LEASES, "member").status_code == 200
+
+
+def test_a_broken_entry_of_the_users_file_locks_out_its_user_only(
+    guarded: House, tmp_path: Path
+) -> None:
+    text = "reader: {project: blue}\nmember:\n  project: blue\n  role: [member]\n"
+    (tmp_path / "users.yaml").write_text(text)
+    assert guarded.call("GET", LEASES, "reader").status_code == 200
+    answer = guarded.call("GET", LEASES, "member")
+    assert answer.status_code == 503
+    assert "line 2: user member: key 'role' is unknown" in answer.json["error_message"]
 
 
 # keystone
@@ -614,7 +625,7 @@ def test_keystonemiddleware_waits_in_bounds_unless_the_operator_says_otherwise(
     conf = build(ours).conf
     settings = conf.keystone_authtoken
     assert (settings.http_connect_timeout, settings.http_request_max_retries) == (5, 1)
-    assert settings.token_cache_time + conf.auth.remember_s == 300  # what it does by itself
+    assert settings.token_cache_time + conf.auth.auth_cache_s == 300  # what it does by itself
     said = build(keystone_config(keystone, "token_cache_time = 7")).conf.keystone_authtoken
     assert (said.http_connect_timeout, said.token_cache_time) == (60, 7)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/incidents, /pauses, /silences, /approvals: what operators see and what they order,
-with a real recovery behind it on the simulated cloud."""
+"""/holdfast/v1/incidents, /pauses, /maintenance-windows, /approvals: what operators see and what
+they order, with a real recovery behind it on the simulated cloud."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.api.ha import REPORTS, add_host, make_segment, report_body
 from tests.api.house import OWN, House, basic_config, copy
 from tests.processes import eventually
 
-INCIDENTS, PAUSES, SILENCES = f"{OWN}/incidents", f"{OWN}/pauses", f"{OWN}/silences"
+INCIDENTS, PAUSES, WINDOWS = f"{OWN}/incidents", f"{OWN}/pauses", f"{OWN}/maintenance-windows"
 APPROVALS = f"{OWN}/approvals"
 CONFIG = "[recovery]\nbring_back = false\n"
 MISSING = "00000000-0000-4000-8000-000000000000"
@@ -228,7 +228,7 @@ def test_every_order_is_answered_as_the_document_says(build: Build) -> None:
     why = {"reason": "so"}
     for path, body in (
         (PAUSES, why),
-        (SILENCES, {"matcher": {"kind": "guest"}, **HOUR}),
+        (WINDOWS, {"matcher": {"kind": "guest"}, **HOUR}),
         (APPROVALS, why),
         (f"{INCIDENTS}/{{incident_id}}/confirm-off", {**why, "despite_power_on": True}),
         (f"{INCIDENTS}/{{incident_id}}/abort", why),
@@ -237,7 +237,7 @@ def test_every_order_is_answered_as_the_document_says(build: Build) -> None:
         answer = house.call("POST", path.replace("{incident_id}", own), json=body)
         said = document["paths"][path]["post"]["responses"][str(answer.status_code)]
         jsonschema.validate(answer.json, said["content"]["application/json"]["schema"])
-    for path in (PAUSES, SILENCES):
+    for path in (PAUSES, WINDOWS):
         answer = house.call("GET", path)
         said = document["paths"][path]["get"]["responses"]["200"]
         jsonschema.validate(answer.json, said["content"]["application/json"]["schema"])
@@ -439,29 +439,29 @@ def test_a_pause_that_cannot_be_meant_is_refused(
     assert (code, said in detail) == (status, True), detail
 
 
-def test_a_silence_is_made_listed_and_removed(furnished_house: House) -> None:
+def test_a_maintenance_window_is_made_listed_and_removed(furnished_house: House) -> None:
     house = furnished_house
     matcher = {"host": "CMP-1", "segment": "north", "kind": "host"}
-    made = house.call("POST", SILENCES, json={"matcher": matcher, **HOUR})
+    made = house.call("POST", WINDOWS, json={"matcher": matcher, **HOUR})
     assert made.status_code == 201, made.text
-    silence = made.json["silence"]
+    window = made.json["maintenance_window"]
     north = house.core.store.cases.segment_uuid("north")
-    assert silence["matcher"] == {"host": "cmp-1", "segment": north, "kind": "host"}
-    assert (silence["segment"], silence["author"]) == ("north", "admin")
-    assert house.call("GET", SILENCES).json["silences"] == [silence]
-    path = f"{SILENCES}/{silence['id']}"
+    assert window["matcher"] == {"host": "cmp-1", "segment": north, "kind": "host"}
+    assert (window["segment"], window["author"]) == ("north", "admin")
+    assert house.call("GET", WINDOWS).json["maintenance_windows"] == [window]
+    path = f"{WINDOWS}/{window['id']}"
     assert house.call("DELETE", path).status_code == 204
     assert fault(house.call("DELETE", path))[0] == 404
-    assert house.call("GET", SILENCES).json["silences"] == []
+    assert house.call("GET", WINDOWS).json["maintenance_windows"] == []
 
 
-def test_a_silence_may_begin_later(furnished_house: House) -> None:
+def test_a_maintenance_window_may_begin_later(furnished_house: House) -> None:
     window = {"starts_at": "2040-01-31T18:00:00Z", "expires_at": "2040-02-01T19:00:00+01:00"}
     body = {"matcher": {"server": MISSING}, "reason": "patches", **window}
-    silence = furnished_house.call("POST", SILENCES, json=body).json["silence"]
-    assert silence["starts_at"] == "2040-01-31T18:00:00+00:00"
-    assert silence["expires_at"] == "2040-02-01T18:00:00+00:00"
-    furnished_house.call("DELETE", f"{SILENCES}/{silence['id']}")
+    window = furnished_house.call("POST", WINDOWS, json=body).json["maintenance_window"]
+    assert window["starts_at"] == "2040-01-31T18:00:00+00:00"
+    assert window["expires_at"] == "2040-02-01T18:00:00+00:00"
+    furnished_house.call("DELETE", f"{WINDOWS}/{window['id']}")
 
 
 @pytest.mark.parametrize(
@@ -482,10 +482,10 @@ def test_a_silence_may_begin_later(furnished_house: House) -> None:
         ({"kind": "host"}, {"starts_at": "2020-01-01T00:00:00Z"}, 400, "over already"),
     ],
 )
-def test_a_silence_that_would_not_do_what_is_meant_is_refused(
+def test_a_maintenance_window_that_would_not_do_what_is_meant_is_refused(
     furnished_house: House, matcher: dict[str, str], more: dict[str, Any], status: int, said: str
 ) -> None:
-    answer = furnished_house.call("POST", SILENCES, json={"matcher": matcher, **HOUR, **more})
+    answer = furnished_house.call("POST", WINDOWS, json={"matcher": matcher, **HOUR, **more})
     code, detail = fault(answer)
     assert (code, said in detail) == (status, True), detail
 
@@ -502,11 +502,11 @@ def test_a_silence_that_would_not_do_what_is_meant_is_refused(
         ({"expires_at": "never"}, "expires_at"),
     ],
 )
-def test_a_silence_ends_and_does_so_within_thirty_days(
+def test_a_maintenance_window_ends_and_does_so_within_thirty_days(
     furnished_house: House, window: dict[str, str], said: str
 ) -> None:
     body = {"matcher": {"kind": "host"}, "reason": "so", **window}
-    code, detail = fault(furnished_house.call("POST", SILENCES, json=body))
+    code, detail = fault(furnished_house.call("POST", WINDOWS, json=body))
     assert (code, said in detail) == (400, True), detail
 
 
@@ -536,8 +536,8 @@ def test_a_member_may_neither_look_nor_order(build: Build, tmp_path: Path) -> No
         ("POST", APPROVALS, {"reason": "so"}),
         ("POST", PAUSES, {"reason": "so"}),
         ("DELETE", PAUSES, None),
-        ("POST", SILENCES, {"matcher": {"kind": "host"}, **HOUR}),
-        ("DELETE", f"{SILENCES}/{MISSING}", None),
+        ("POST", WINDOWS, {"matcher": {"kind": "host"}, **HOUR}),
+        ("DELETE", f"{WINDOWS}/{MISSING}", None),
     ):
         assert house.call(method, path, "member", json=body).status_code == 403, (method, path)
     assert show_as(house, own, "admin")["status"] == "held"

@@ -68,7 +68,7 @@ def bus(rabbitmq: RabbitMQ) -> Iterator[Listener]:
 
 @pytest.fixture
 def spoken(build: Build, rabbitmq: RabbitMQ) -> House:
-    return build(f"[lease_notifications]\nmessaging = true\ntransport_url = {rabbitmq.url}\n")
+    return build(f"[publishers]\nmessaging = true\ntransport_url = {rabbitmq.url}\n")
 
 
 def test_the_life_of_a_segment_and_its_hosts_is_heard_in_order(
@@ -146,7 +146,7 @@ def test_a_report_is_heard_by_its_contract_and_people_hear_of_its_incident(
 
 def test_a_broker_that_is_away_delays_no_answer_and_the_news_wait(build: Build) -> None:
     house = build(
-        "[lease_notifications]\nmessaging = true\nmessaging_timeout_s = 0.5\n"
+        "[publishers]\nmessaging = true\nmessaging_timeout_s = 0.5\n"
         "transport_url = rabbit://guest:guest@127.0.0.1:1//\n"
     )
     before = time.monotonic()

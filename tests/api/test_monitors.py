@@ -195,7 +195,7 @@ def test_one_host_tells_who_sees_what_and_how_they_vote(house: House) -> None:
     ]  # fmt: skip
     assert (found["action"], found["for_s"]) == ("recovery", 3.0)
     assert "storage down" in found["sentence"]
-    assert found["standing"]["state"] == "up"
+    assert found["status"]["state"] == "up"
     assert found["incident_id"] is None
     lost = house.call("GET", f"{OWN}/hosts/cmp-7/health")
     assert lost.status_code == 404
@@ -463,8 +463,8 @@ def test_from_the_votes_of_two_to_the_story_of_a_recovery(build: Build) -> None:
         assert part in told["text"], told["text"]
     health = get(house, f"{OWN}/hosts/cmp-6/health")
     assert health["votes"]["for"] == ["ctl-1", "ctl-2"]
-    assert health["standing"]["state"] == "down"
-    assert health["standing"]["segment"] == "north"
+    assert health["status"]["state"] == "down"
+    assert health["status"]["segment"] == "north"
     said = house.call("GET", f"{OWN}/observations", query_string="subject=host:cmp-6").json
     assert {one["incident_id"] for one in said["observations"]} == {found["id"]}
 

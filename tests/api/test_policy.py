@@ -15,7 +15,7 @@ from holdfast.api.policies import RULES
 from holdfast.api.request import Route
 from holdfast.api.routes import table
 from holdfast.model.errors import Unavailable
-from tests.api.cases import INCIDENT, SILENCE, furnish_case
+from tests.api.cases import INCIDENT, WINDOW, furnish_case
 from tests.api.conftest import Build
 from tests.api.ha import furnish, report_body, segment_body
 from tests.api.house import (
@@ -117,9 +117,9 @@ MAY = {
     "holdfast:pause:list": ADMINS,
     "holdfast:pause:create": ADMINS,
     "holdfast:pause:delete": ADMINS,
-    "holdfast:silence:list": ADMINS,
-    "holdfast:silence:create": ADMINS,
-    "holdfast:silence:delete": ADMINS,
+    "holdfast:maintenance:list": ADMINS,
+    "holdfast:maintenance:create": ADMINS,
+    "holdfast:maintenance:delete": ADMINS,
     "holdfast:operation:list": ADMINS,
     "holdfast:audit:list": READERS,
     "holdfast:sim:show": ADMINS,
@@ -152,7 +152,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PUT", f"{OWN}/agents/{{host}}"): beat_body(),
     ("PUT", f"{OWN}/agents/{{host}}/samples"): {"begin": 1, "points": 0, "lines": []},
     ("POST", f"{OWN}/hosts/{{host}}/samples"): {},
-    ("POST", f"{OWN}/alarms/{{alarm_id}}/silence"): {"duration_s": 60},
+    ("POST", f"{OWN}/alarms/{{alarm_id}}/mute"): {"duration_s": 60},
     ("PUT", f"{OWN}/alarm-rules/{{rules_name}}"): {"text": "rules: []", "scope": "all"},
     ("POST", f"{OWN}/alarm-rules/{{rules_name}}/rollback"): {},
     ("POST", f"{OWN}/alarm-rules-preview"): {"text": "rules: []", "hosts": ["cmp-1"]},
@@ -166,7 +166,7 @@ BODIES: dict[tuple[str, str], Any] = {
     },
     ("POST", f"{OWN}/approvals"): {"reason": "it is so"},
     ("POST", f"{OWN}/pauses"): {"reason": "a storm"},
-    ("POST", f"{OWN}/silences"): {
+    ("POST", f"{OWN}/maintenance-windows"): {
         "matcher": {"kind": "guest"},
         "reason": "patches",
         "duration_s": 60,
@@ -180,7 +180,7 @@ QUERIES = {
 }
 NAMES = {"host_id": "2", "ref": "web-1", "code": "holdfast.internal", "alias": "segments"}
 NAMES |= {"segment_id": "1", "notification_id": "1", "vmove_id": "1"}
-NAMES |= {"incident_id": INCIDENT, "silence_id": SILENCE, "observer": "ctl-1", "host": "cmp-1"}
+NAMES |= {"incident_id": INCIDENT, "window_id": WINDOW, "observer": "ctl-1", "host": "cmp-1"}
 NAMES["rules_name"] = "base"
 
 
@@ -281,7 +281,7 @@ def test_each_persona_may_do_what_its_roles_allow_and_nothing_else(
         body = {"host": guarded.core.store.ledger.lease(lease_id).reservations[0].hosts()[0]}
     if route.path.startswith("/instance-ha/") or "{segment_id}" in route.path:
         furnish(guarded)
-    if str(route.rule).startswith(("holdfast:incident", "holdfast:pause", "holdfast:silence")):
+    if str(route.rule).startswith(("holdfast:incident", "holdfast:pause", "holdfast:maintenance")):
         furnish_case(guarded, path)
     if "{rules_name}" in route.path:
         furnish_rules(guarded)

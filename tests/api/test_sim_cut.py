@@ -16,7 +16,7 @@ def of(house: House) -> Any:
     return found
 
 
-def test_one_cable_is_cut_and_mended(house: House) -> None:
+def test_one_cable_is_cut_and_reconnected(house: House) -> None:
     body = {"network": "storage"}
     said = house.call("POST", f"{HOST}/cut", json=body)
     assert (said.status_code, said.json) == (
@@ -24,14 +24,14 @@ def test_one_cable_is_cut_and_mended(house: House) -> None:
         {"said": "host cmp-1 is cut off on the network storage"},
     )
     assert (of(house)["cut"], of(house)["service"]["state"]) == (["storage"], "up")
-    assert house.call("POST", f"{HOST}/mend", json=body).status_code == 202
+    assert house.call("POST", f"{HOST}/reconnect", json=body).status_code == 202
     assert of(house)["cut"] == []
 
 
 def test_without_a_network_the_host_is_cut_off_from_everybody(house: House) -> None:
     assert house.call("POST", f"{HOST}/cut", json={}).status_code == 202
     assert (of(house)["cut"], of(house)["service"]["state"]) == ([], "down")
-    assert house.call("POST", f"{HOST}/mend", json={}).status_code == 202
+    assert house.call("POST", f"{HOST}/reconnect", json={}).status_code == 202
     assert of(house)["service"]["state"] == "up"
 
 

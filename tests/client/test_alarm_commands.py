@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast rules …`, `alarms …` and `agent list`, against a real API."""
+"""`holdfast rule …`, `alarm …` and `agent list`, against a real API."""
 
 import json
 from array import array
@@ -57,28 +57,28 @@ def ask(site: str, holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_rules_are_set_shown_and_gone_back_from(ask: Any, holdfast: Run, tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(BUSY)
-    assert ask("rules", "set", "base", str(file), "--scope", "group:gpu")["version"] == 1
+    assert ask("rule", "set", "base", str(file), "--scope", "group:gpu")["version"] == 1
     file.write_text(BUSY.replace("95", "90"))
-    assert ask("rules", "set", "base", str(file))["scope"] == "group:gpu"
-    late = ask("rules", "set", "base", str(file), "--replaces", "1", code=1)
+    assert ask("rule", "set", "base", str(file))["scope"] == "group:gpu"
+    late = ask("rule", "set", "base", str(file), "--replaces", "1", code=1)
     assert "at version 2, not 1" in late
-    assert [one["rules"] for one in ask("rules", "list")] == [["busy"]]
-    assert "> 95%" in ask("rules", "show", "base", "--at", "1")["text"]
-    assert list(ask("rules", "show", "base", "--history")) == ["version 2", "version 1"]
-    assert "90%" in ask("rules", "show", "--host", "cmp-1")["text"]
-    assert "95%" in ask("rules", "rollback", "base")["text"]
-    assert ask("rules", "rollback", "base", "--to", "2")["version"] == 4
-    (host,) = ask("rules", "list", "--hosts")
+    assert [one["rules"] for one in ask("rule", "list")] == [["busy"]]
+    assert "> 95%" in ask("rule", "show", "base", "--at", "1")["text"]
+    assert list(ask("rule", "show", "base", "--history")) == ["version 2", "version 1"]
+    assert "90%" in ask("rule", "show", "--host", "cmp-1")["text"]
+    assert "95%" in ask("rule", "rollback", "base")["text"]
+    assert ask("rule", "rollback", "base", "--to", "2")["version"] == 4
+    (host,) = ask("rule", "list", "--hosts")
     assert (host["in_force"], host["central"]) == ("2-ab", "none")
     assert host["wanted"] not in ("none", "")
-    assert holdfast("rules", "delete", "base").code == 0
-    assert ask("rules", "list") == []
+    assert holdfast("rule", "delete", "base").code == 0
+    assert ask("rule", "list") == []
 
 
 def test_a_bad_file_is_answered_line_by_line(ask: Any, tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(BUSY.replace("> 95%", "much") + "  - {id: other}\n")
-    said = ask("rules", "set", "bad", str(file), code=1).splitlines()
+    said = ask("rule", "set", "bad", str(file), code=1).splitlines()
     lines = [line.removeprefix(f"{file}:").split(":")[0] for line in said if str(file) in line]
     assert lines == ["2", "3", "3"]
 
@@ -86,32 +86,32 @@ def test_a_bad_file_is_answered_line_by_line(ask: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("rules", "set", "rules.yaml"),
-        ("rules", "set", "base", "rules.yaml", "--here"),
-        ("rules", "show"),
-        ("rules", "rollback"),
-        ("rules", "rollback", "base", "--here"),
-        ("alarms", "silence", "x"),
+        ("rule", "set", "rules.yaml"),
+        ("rule", "set", "base", "rules.yaml", "--here"),
+        ("rule", "show"),
+        ("rule", "rollback"),
+        ("rule", "rollback", "base", "--here"),
+        ("alarm", "mute", "x"),
     ],
 )
 def test_what_is_not_understood_ends_with_2(holdfast: Run, words: tuple[str, ...]) -> None:
     assert holdfast(*words).code == 2
 
 
-def test_alarms_are_listed_answered_and_silenced(ask: Any) -> None:
-    (alarm,) = ask("alarms", "list")
+def test_alarms_are_listed_answered_and_muted(ask: Any) -> None:
+    (alarm,) = ask("alarm", "list")
     assert (alarm["rule"], alarm["state"], alarm["host"]) == ("busy", "firing", "cmp-1")
-    assert ask("alarms", "list", "--host", "cmp-2") == []
-    assert ask("alarms", "list", "--all", "--rule", "busy", "--limit", "5") == [alarm]
-    whole = ask("alarms", "show", alarm["id"])
+    assert ask("alarm", "list", "--host", "cmp-2") == []
+    assert ask("alarm", "list", "--all", "--rule", "busy", "--limit", "5") == [alarm]
+    whole = ask("alarm", "show", alarm["id"])
     assert whole["details"]["samples"] == 60
-    assert ask("alarms", "ack", alarm["id"])["acked_by"]
-    assert ask("alarms", "silence", alarm["id"], "--for", "2h")["silent_until"]
-    assert ask("alarms", "silence", alarm["id"], "--end")["silent_until"] is None
-    assert "no alarm" in ask("alarms", "show", "nothing", code=1)
-    assert ask("alarms", "end", alarm["id"])["state"] == "ok"
-    assert ask("alarms", "list") == []
-    assert "no alarm" in ask("alarms", "end", "nothing", code=1)
+    assert ask("alarm", "ack", alarm["id"])["acked_by"]
+    assert ask("alarm", "mute", alarm["id"], "--for", "2h")["silent_until"]
+    assert ask("alarm", "mute", alarm["id"], "--end")["silent_until"] is None
+    assert "no alarm" in ask("alarm", "show", "nothing", code=1)
+    assert ask("alarm", "end", alarm["id"])["state"] == "ok"
+    assert ask("alarm", "list") == []
+    assert "no alarm" in ask("alarm", "end", "nothing", code=1)
 
 
 def test_agents_are_listed(ask: Any) -> None:
@@ -136,16 +136,16 @@ def test_a_recording_shows_how_alarms_would_have_changed(
 ) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(BUSY.replace("1m", "2s"))
-    ran = holdfast("rules", "test", str(file), recording, "-f", "json")
+    ran = holdfast("rule", "test", str(file), recording, "-f", "json")
     assert [(one["before"], one["state"]) for one in json.loads(ran.out)] == [
         ("ok", "pending"),
         ("pending", "firing"),
         ("firing", "ok"),
     ]
-    told = json.loads(holdfast("rules", "test", str(file), recording, "--told", "-f", "json").out)
+    told = json.loads(holdfast("rule", "test", str(file), recording, "--told", "-f", "json").out)
     assert [one["event"] for one in told] == ["raised", "cleared"]
     file.write_text(BUSY.replace("> 95%", "much"))
-    bad = holdfast("rules", "test", str(file), recording)
+    bad = holdfast("rule", "test", str(file), recording)
     assert bad.code == 1
     assert f"{file}:2: 'much' is no level" in bad.err
 
@@ -153,7 +153,7 @@ def test_a_recording_shows_how_alarms_would_have_changed(
 def test_rules_are_tried_on_the_last_hour_of_a_host(ask: Any, site: str, tmp_path: Path) -> None:
     file, swap = tmp_path / "rules.yaml", "{id: swap, on: guest, field: swap_in_kib, when: '> 1'}"
     file.write_text(BUSY + f"  - {swap}\n")
-    words = ("rules", "test", str(file), "--host", "CMP-1")
+    words = ("rule", "test", str(file), "--host", "CMP-1")
     assert ask(*words) == []
     row = array("f", [0.1, *[0.99] * 9])
     line = Line("guest", "4f2c", "web-1", "blue", values={"util_ratio": row})
@@ -175,6 +175,6 @@ def test_a_recording_that_cannot_be_read_is_refused_with_its_line(
         more.write('\n{"host": "x"}\n')
     assert (
         "day.jsonl:7: this is no recorded pass"
-        in holdfast("rules", "test", str(file), recording).err
+        in holdfast("rule", "test", str(file), recording).err
     )
-    assert "cannot read" in holdfast("rules", "test", str(file), "nowhere.jsonl").err
+    assert "cannot read" in holdfast("rule", "test", str(file), "nowhere.jsonl").err

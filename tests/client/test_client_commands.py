@@ -228,10 +228,10 @@ def test_sim_commands_show_change_and_break_the_cloud(fake: Fake, holdfast: Run)
 
 def test_sim_cut_and_mend_name_the_network_or_mean_all(fake: Fake, holdfast: Run) -> None:
     fake.says(f"POST {SIM}/hosts/cmp-1/cut", (202, {"said": "cut"}))
-    fake.says(f"POST {SIM}/hosts/cmp-1/mend", (202, {"said": "mended"}))
+    fake.says(f"POST {SIM}/hosts/cmp-1/reconnect", (202, {"said": "reconnected"}))
     assert holdfast("sim", "cut", "cmp-1", "--network", "storage").out == "cut\n"
     assert fake.asked[-1]["body"] == {"network": "storage"}
-    assert holdfast("sim", "mend", "cmp-1").out == "mended\n"
+    assert holdfast("sim", "reconnect", "cmp-1").out == "reconnected\n"
     assert fake.asked[-1]["body"] == {}
 
 

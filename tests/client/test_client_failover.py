@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast failover`, `failover set` and `host standing`: what is sent and printed. The server is
+"""`holdfast failover`, `failover set` and `host status`: what is sent and printed. The server is
 scripted."""
 
 import json
@@ -101,7 +101,7 @@ def test_how_hosts_stand_is_a_table_with_the_reason(fake: Fake, holdfast: Run) -
         "segment": "north",
     }
     fake.says(HOSTS, (200, {"hosts": [host]}))
-    ran = holdfast("host", "standing", "--state", "down")
+    ran = holdfast("host", "status", "--state", "down")
     assert (ran.code, ran.err) == (0, "")
     lines = squeezed(ran.out)
     assert lines[1] == "| name | state | since | why | enrolled | reservable | segment |"
@@ -110,4 +110,4 @@ def test_how_hosts_stand_is_a_table_with_the_reason(fake: Fake, holdfast: Run) -
         " | north |"
     )
     assert fake.asked[-1]["query"] == "state=down"
-    assert holdfast("host", "standing", "--state", "tired").code == 2
+    assert holdfast("host", "status", "--state", "tired").code == 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast incident …` and `silence …`: what is sent, printed and returned. The server is
+"""`holdfast incident …` and `maintenance …`: what is sent, printed and returned. The server is
 scripted."""
 
 import json
@@ -19,7 +19,7 @@ UUID = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
 OTHER = "4f2c9999-6d0a-4f3c-9a51-0b6f7d1f2a3b"
 PATH = "/holdfast/v1/incidents"
 LIST, SHOW, PAUSES = f"GET {PATH}", f"GET {PATH}/{UUID}", "GET /holdfast/v1/pauses"
-SILENCES = "/holdfast/v1/silences"
+WINDOWS = "/holdfast/v1/maintenance-windows"
 NOON = "2027-01-31T12:00:00+00:00"
 NONE = {"pending": 0, "ongoing": 0, "succeeded": 0, "failed": 0, "ignored": 0}
 PAUSE = {
@@ -107,7 +107,15 @@ def case(**more: Any) -> dict[str, Any]:
                 "received_at": "2027-01-31T12:00:01+00:00",
             }
         ],
-        "timeline": [{"at": NOON, "actor": "holdfast", "sentence": "opened: cmp-7 died"}],
+        "timeline": [
+            {
+                "at": NOON,
+                "actor": "holdfast",
+                "kind": "opened",
+                "data": {"cause": "cmp-7 died"},
+                "sentence": "opened: cmp-7 died",
+            }
+        ],
         "details": {"host": "cmp-7"},
         **more,
     }
@@ -159,11 +167,11 @@ def test_a_pause_is_said_above_the_table_and_never_in_json(fake: Fake, holdfast:
     lines = holdfast("incident", "list").out.splitlines()
     assert lines[0] == (
         "RECOVERY IS PAUSED everywhere, by ann, until 2027-01-31 13:00:00 UTC: a storm"
-        " (end it: holdfast incident resume)"
+        " (end it: holdfast recovery resume)"
     )
     assert lines[1] == (
         "RECOVERY IS PAUSED in segment north, by ann, until it is resumed: a storm"
-        " (end it: holdfast incident resume --segment north)"
+        " (end it: holdfast recovery resume --segment north)"
     )
     ran = holdfast("incident", "list", "-f", "json")
     (row,) = json.loads(ran.out)
@@ -299,7 +307,7 @@ def test_a_pause_lasts_an_hour_unless_it_is_said(
     fake: Fake, holdfast: Run, argv: tuple[str, ...], sent: dict[str, Any]
 ) -> None:
     fake.says("POST /holdfast/v1/pauses", (201, {"pause": PAUSE}))
-    ran = holdfast("incident", "pause", "--reason", "a storm", *argv)
+    ran = holdfast("recovery", "pause", "--reason", "a storm", *argv)
     assert ran.code == 0
     assert fake.asked[0]["body"] == sent
     assert ran.err.startswith("RECOVERY IS PAUSED everywhere, by ann")
@@ -308,16 +316,27 @@ def test_a_pause_lasts_an_hour_unless_it_is_said(
 @pytest.mark.parametrize(
     "argv",
     [
-        ("incident", "pause"),
-        ("incident", "pause", "--reason", "so", "--for", "soon"),
+        ("recovery", "pause"),
+        ("recovery", "pause", "--reason", "so", "--for", "soon"),
         ("incident", "abort", UUID),
         ("incident", "confirm-off", UUID),
-        ("incident", "approve"),
+        ("recovery", "approve"),
         ("incident", "list", "--open", "--closed"),
-        ("silence", "add", "--host", "cmp-7", "--reason", "so"),
-        ("silence", "add", "--host", "cmp-7", "--for", "2h"),
-        ("silence", "add", "--for", "2h", "--reason", "so"),
-        ("silence", "add", "--host", "cmp-7", "--for", "1h", "--until", "+2h", "--reason", "so"),
+        ("maintenance", "add", "--host", "cmp-7", "--reason", "so"),
+        ("maintenance", "add", "--host", "cmp-7", "--for", "2h"),
+        ("maintenance", "add", "--for", "2h", "--reason", "so"),
+        (
+            "maintenance",
+            "add",
+            "--host",
+            "cmp-7",
+            "--for",
+            "1h",
+            "--until",
+            "+2h",
+            "--reason",
+            "so",
+        ),
     ],
 )
 def test_what_is_not_understood_is_not_sent(
@@ -330,7 +349,7 @@ def test_what_is_not_understood_is_not_sent(
 def test_resume_says_what_is_paused_still(fake: Fake, holdfast: Run) -> None:
     fake.says("DELETE /holdfast/v1/pauses", (204, None))
     fake.says(PAUSES, (200, {"pauses": [PAUSE]}))
-    ran = holdfast("incident", "resume", "--segment", "north")
+    ran = holdfast("recovery", "resume", "--segment", "north")
     assert ran.code == 0
     assert fake.asked[0]["query"] == "segment=north"
     assert ran.err.splitlines()[0] == "recovery is no longer paused in segment north"
@@ -342,7 +361,7 @@ def test_resume_where_nothing_is_paused_fails_with_the_servers_sentence(
 ) -> None:
     said = {"errors": [{"detail": "recovery is not paused everywhere", "code": "x"}]}
     fake.says("DELETE /holdfast/v1/pauses", (404, said))
-    ran = holdfast("incident", "resume")
+    ran = holdfast("recovery", "resume")
     assert (ran.code, "not paused everywhere" in ran.err) == (1, True)
 
 
@@ -383,20 +402,20 @@ def test_an_order_goes_on_after_one_that_is_refused(fake: Fake, holdfast: Run) -
 def test_an_approval_says_where_and_until_when(fake: Fake, holdfast: Run) -> None:
     made = {"domain": "rack-b", "author": "ann", "reason": "so", "expires_at": NOON, "held": 3}
     fake.says("POST /holdfast/v1/approvals", (202, {"approval": made}))
-    ran = holdfast("incident", "approve", "--domain", "rack-b", "--reason", "so")
+    ran = holdfast("recovery", "approve", "--domain", "rack-b", "--reason", "so")
     assert fake.asked[0]["body"] == {"reason": "so", "domain": "rack-b"}
     assert ran.err == (
         "approved in rack-b until 2027-01-31 12:00:00 UTC; 3 held incidents are asked again\n"
     )
     everywhere = {**made, "domain": None, "held": 1}
     fake.says("POST /holdfast/v1/approvals", (202, {"approval": everywhere}))
-    ran = holdfast("incident", "approve", "--reason", "so")
+    ran = holdfast("recovery", "approve", "--reason", "so")
     assert fake.asked[1]["body"] == {"reason": "so"}
     assert "everywhere" in ran.err
     assert "1 held incident is asked again" in ran.err
 
 
-SILENCE = {
+WINDOW = {
     "id": UUID,
     "matcher": {"host": "cmp-7", "segment": "s1"},
     "segment": "north",
@@ -424,29 +443,29 @@ SILENCE = {
         ),
     ],
 )
-def test_a_silence_is_sent_as_it_was_said(
+def test_a_maintenance_window_is_sent_as_it_was_said(
     fake: Fake,
     holdfast: Run,
     argv: tuple[str, ...],
     matcher: dict[str, str],
     when: dict[str, Any],
 ) -> None:
-    fake.says(f"POST {SILENCES}", (201, {"silence": SILENCE}))
-    ran = holdfast("silence", "add", *argv, "--reason", "new memory")
+    fake.says(f"POST {WINDOWS}", (201, {"maintenance_window": WINDOW}))
+    ran = holdfast("maintenance", "add", *argv, "--reason", "new memory")
     assert ran.code == 0
     assert fake.asked[0]["body"] == {"matcher": matcher, "reason": "new memory", **when}
     assert "| what | host=cmp-7, segment=north |" in squeezed(ran.out)
 
 
-def test_silences_are_listed_and_removed(fake: Fake, holdfast: Run) -> None:
-    fake.says(f"GET {SILENCES}", (200, {"silences": [SILENCE]}))
-    assert squeezed(holdfast("silence", "list").out)[3] == (
+def test_maintenance_windows_are_listed_and_removed(fake: Fake, holdfast: Run) -> None:
+    fake.says(f"GET {WINDOWS}", (200, {"maintenance_windows": [WINDOW]}))
+    assert squeezed(holdfast("maintenance", "list").out)[3] == (
         f"| {UUID} | host=cmp-7, segment=north | 2027-01-31 12:00:00 | 2027-01-31 14:00:00 | ann |"
         " new memory |"
     )
-    fake.says(f"DELETE {SILENCES}/{UUID}", (204, None))
-    ran = holdfast("silence", "remove", UUID)
-    assert (ran.code, ran.err) == (0, f"silence {UUID} removed\n")
+    fake.says(f"DELETE {WINDOWS}/{UUID}", (204, None))
+    ran = holdfast("maintenance", "remove", UUID)
+    assert (ran.code, ran.err) == (0, f"maintenance window {UUID} removed\n")
 
 
 def test_the_library_has_the_same(fake: Fake) -> None:

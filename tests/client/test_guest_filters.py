@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast guests filters check | test`, which ask no server."""
+"""`holdfast guest filter check | test`, which ask no server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def told(text: str) -> list[str]:
 def test_a_recording_shows_what_would_be_told_and_when(
     holdfast: Run, fake: Fake, monday: str
 ) -> None:
-    ran = holdfast("guests", "filters", "test", "default", monday, "-f", "json")
+    ran = holdfast("guest", "filter", "test", "default", monday, "-f", "json")
     assert ran.code == 0
     assert told(ran.out) == ["12:00:00 web failed", "12:00:02 batch failed", "12:00:31 db failed"]
     assert fake.asked == []
@@ -63,7 +63,7 @@ def test_a_filter_file_changes_what_would_be_told(
         "  - {event: io_error, detail: pause, after: 10s, do: recover}\n"
         "otherwise: ignore\n"
     )
-    ran = holdfast("guests", "filters", "test", str(file), monday, "-f", "json")
+    ran = holdfast("guest", "filter", "test", str(file), monday, "-f", "json")
     assert told(ran.out) == [
         "12:00:02 batch noted",
         "12:00:11 db failed",
@@ -73,7 +73,7 @@ def test_a_filter_file_changes_what_would_be_told(
 
 
 def test_the_default_set_is_shown_where_no_file_is_named(holdfast: Run) -> None:
-    ran = holdfast("guests", "filters", "check", "-f", "json")
+    ran = holdfast("guest", "filter", "check", "-f", "json")
     shown = json.loads(ran.out)
     assert {"line": "defaults:6", "event": "stopped", "do": "recover"}.items() <= shown[1].items()
 
@@ -83,7 +83,7 @@ def test_all_that_is_wrong_with_a_file_is_listed_with_its_lines(
 ) -> None:
     file = tmp_path / "f.yaml"
     file.write_text("rules:\n  - {event: died, do: recover}\n  - {event: panic, do: cry}\n")
-    ran = holdfast("guests", "filters", "check", str(file))
+    ran = holdfast("guest", "filter", "check", str(file))
     assert ran.code == 1
     assert f"{file}:2: 'died' is no event" in ran.err
     assert f"{file}:3: 'cry' is no action" in ran.err
@@ -107,13 +107,13 @@ def test_a_recording_that_cannot_be_read_is_named_with_its_line(
 ) -> None:
     file = tmp_path / "r.jsonl"
     file.write_text(text)
-    ran = holdfast("guests", "filters", "test", "default", str(file))
+    ran = holdfast("guest", "filter", "test", "default", str(file))
     assert ran.code == 1
     assert f"{file}{said}" in ran.err
 
 
 def test_files_that_are_not_there_are_named(holdfast: Run) -> None:
-    ran = holdfast("guests", "filters", "test", "default", "/nowhere/x")
+    ran = holdfast("guest", "filter", "test", "default", "/nowhere/x")
     assert (ran.code, "cannot read /nowhere/x: No such file" in ran.err) == (1, True)
 
 

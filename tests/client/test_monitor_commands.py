@@ -187,16 +187,17 @@ def test_monitor_list_says_who_was_heard_of_and_who_is_blind(real: Run) -> None:
 
 
 def test_monitor_list_names_what_somebody_has_to_look_after() -> None:
-    said = {"networks": {}, "strategy_source": "default", "problem": "strategy.yaml has a problem"}
-    row = monitor._row({**said, "waiting": 2, "parked": 0})
-    assert row["trouble"] == "strategy.yaml has a problem; 2 reports wait to be delivered"
+    said = {"networks": {}, "problem": "strategy.yaml has a problem", "waiting": 2, "parked": 0}
+    assert [*monitor.troubles(said)] == [
+        "strategy.yaml has a problem",
+        "2 reports wait to be delivered",
+    ]
 
 
 def test_monitor_list_names_a_cluster_with_too_few_servers() -> None:
     sight = {"sighted": True, "leader": "", "since": stamp(), "why": ""}
     networks = {"manage": sight, "storage": {**sight, "warning": "the cluster has 1 server"}}
-    row = monitor._row({"networks": networks, "strategy_source": "default"})
-    assert row["trouble"] == "storage: the cluster has 1 server"
+    assert [*monitor.troubles({"networks": networks})] == ["storage: the cluster has 1 server"]
 
 
 # what a scripted one says
@@ -217,8 +218,10 @@ def test_monitors_are_unregistered_by_name(fake: Fake, holdfast: Run) -> None:
     assert (ran.code, "monitor ctl-1 unregistered" in ran.err) == (1, True)
 
 
-def test_monitor_list_says_what_makes_a_monitor_vote() -> None:
-    row = monitor._row({"networks": {}, "strategy_source": "", "hint": "not registered"})
+def test_monitor_list_says_what_makes_a_monitor_vote(fake: Fake, holdfast: Run) -> None:
+    said = {"observer": "ctl-1", "networks": {}, "strategy_source": "", "hint": "not registered"}
+    fake.says("GET /holdfast/v1/monitors", (200, {"monitors": [said]}))
+    (row,) = json.loads(holdfast("monitor", "list", "-f", "json").out)
     assert (row["networks"], row["trouble"]) == ("", "not registered")
 
 
@@ -329,7 +332,9 @@ otherwise: none
 
 def test_the_documentation_shows_what_check_prints(check: Callable[..., Any]) -> None:
     page = (Path(__file__).parents[2] / "docs/concepts/matrix.md").read_text()
-    blocks = re.findall(r"(?:<!-- networks: (.*) -->\n)?```yaml\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(
+        r"(?:<!-- networks: (.*) -->\n)?```yaml matrix.yaml\n(.*?)```", page, re.DOTALL
+    )
     assert len(blocks) == 5
     for names, text in blocks:
         more = ("--networks", names) if names else ()
@@ -352,26 +357,26 @@ def health(action: str, **more: Any) -> dict[str, Any]:
         "for_s": 3.0,
         "sentence": "storage down -> recovery after 3 s",
         "votes": votes | more.pop("votes", {}),
-        "standing": None,
+        "status": None,
         "incident_id": None,
         **more,
     }
 
 
 def test_the_whole_explanation_of_a_host_that_failed() -> None:
-    standing = {
+    status = {
         "state": "down",
         "since": "2027-01-31T12:00:06+00:00",
         "why": "hostmonitor says down",
         "segment": "north",
     }
-    found = health("recovery", standing=standing, incident_id="4f2c")
+    found = health("recovery", status=status, incident_id="4f2c")
     assert list(explained(found)) == [
         "host cmp-7: ○ storage down",
         "  storage  ○ down since 2027-01-31 12:00:03 UTC, says ctl-1",
         "row: [down]: storage down -> recovery after 3 s",
         "votes: 1 that it failed (ctl-1); it takes 1, and more than are against",
-        "standing: down since 2027-01-31 12:00:06 UTC: hostmonitor says down",
+        "status: down since 2027-01-31 12:00:06 UTC: hostmonitor says down",
         "so: it is being recovered; `holdfast incident explain 4f2c` tells how",
     ]
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import urllib3.util.connection
 
 from holdfast import conf as configuration
 from holdfast.app.service import connect_cloud
 from holdfast.drivers.nova.pools import Fanout
 from holdfast.drivers.nova.session import Edge, answer, pages, supports
 from holdfast.model.errors import Conflict, DriverError, HoldfastError, NotFound
+from holdfast.runtime import http
 from tests.cloud.stub import (
     Act,
     Handler,
@@ -260,15 +260,15 @@ def test_a_file_of_certificates_that_is_not_there_now_is_an_error_that_passes(
 def test_a_connection_that_was_made_too_late_sends_nothing(
     stub: Stub, hasty: Edge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two addresses that swallow everything take two timeouts before the third is tried."""
     hasty.close()  # idle connections, so that a new one is needed
-    whole = urllib3.util.connection.create_connection
+    connect = http._connect
 
-    def slow(*args: Any, **kwargs: Any) -> Any:
+    def slow(*args: Any) -> Any:
+        connected = connect(*args)
         time.sleep(hasty.call_timeout_s + 0.1)
-        return whole(*args, **kwargs)
+        return connected
 
-    monkeypatch.setattr(urllib3.util.connection, "create_connection", slow)
+    monkeypatch.setattr(http, "_connect", slow)
     stub.seen.clear()
     assert "no answer within" in refused_in_time(hasty, method="POST").message
     assert stub.seen == []

@@ -187,7 +187,7 @@ def test_audit_lines_are_escaped(site: Site) -> None:
         ("host:../../evil", "", "/console/hosts/..%2F..%2Fevil"),
         ("alarm:beef", "", "/console/alarms/beef"),
         ("recovery:x", "", "/console/switches"),
-        ("silences", "", "/console/switches"),
+        ("maintenance", "", "/console/switches"),
         ("hosts", "", ""),
     ],
 )

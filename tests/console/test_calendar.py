@@ -339,9 +339,9 @@ def test_maintenance_is_hatched_and_health_is_marked(site: Site) -> None:
         segments.add_host(
             site.services.new_id(), segment, site.core.store.ledger.host(name).id, about
         )
-    silence = {"matcher": {"host": "cmp-3"}, "reason": "new <b>fans</b>"}
+    window = {"matcher": {"host": "cmp-3"}, "reason": "new <b>fans</b>"}
     until = (datetime.now(UTC) + timedelta(days=2)).isoformat()
-    made = site.call("POST", f"{OWN}/silences", json={**silence, "expires_at": until})
+    made = site.call("POST", f"{OWN}/maintenance-windows", json={**window, "expires_at": until})
     assert made.status_code == 201, made.text
     text = Person(site).get(CALENDAR).text
     rows = {name: part.partition("</svg>\n")[0] for name, part in _parts(text)}

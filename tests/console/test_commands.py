@@ -28,7 +28,7 @@ FILLED = {
     **{"SEGMENT": "north", "DATE": "+2h", "ID": "x"},
 }
 #: Commands that change nothing run for real; a new lease runs as a dry run.
-LOOKS = {"list", "show", "explain", "standing", "health", "export", "what-if", "plan"}
+LOOKS = {"list", "show", "explain", "status", "health", "export", "what-if", "plan"}
 LOOKS |= {"availability"}
 DRY = {"lease create", "lease set"}
 
@@ -124,10 +124,10 @@ def test_the_commands_of_fault_injection_equal_the_buttons(site: Site) -> None:
     assert ["holdfast", "what-if", "--fail-rack", "rack-a"] in shown(
         person.get(f"/console/what-if?{asked}").text
     )
-    mended = shown(person.get("/console/hosts/cmp-4").text)
-    mend = ["holdfast", "sim", "mend", "cmp-4", "--network", "storage"]
-    at = mended.index(mend)
-    assert mended[at + 1] == ["holdfast", "sim", "recover-host", "cmp-4"]
-    assert ["holdfast", "sim", "fail-host", "cmp-4"] not in mended  # it has no power
-    cuts = [words[-1] for words in mended if words[2] == "cut"]
+    broken = shown(person.get("/console/hosts/cmp-4").text)
+    reconnect = ["holdfast", "sim", "reconnect", "cmp-4", "--network", "storage"]
+    at = broken.index(reconnect)
+    assert broken[at + 1] == ["holdfast", "sim", "recover-host", "cmp-4"]
+    assert ["holdfast", "sim", "fail-host", "cmp-4"] not in broken  # it has no power
+    cuts = [words[-1] for words in broken if words[2] == "cut"]
     assert cuts == [one for one in site.conf.hostmonitor.networks if one != "storage"]

@@ -50,7 +50,7 @@ def test_faults_are_injected_and_removed_on_the_host_page(browser: Browser, buil
         page.get_by_role("button", name="power off").click()
         expect(page.locator("#faults")).to_contain_text("power is off; networks cut: tenant")
         stand(site, "cmp-2", "down", "so it is")
-        expect(page.locator("#standing")).to_contain_text("so it is")
+        expect(page.locator("#status")).to_contain_text("so it is")
         page.get_by_role("button", name="power on and reconnect").press("Enter")
         expect(page.locator("#faults")).to_contain_text("power is on")
         (host,) = [one for one in site.services.sim().world()["hosts"] if one["name"] == "cmp-2"]

@@ -281,7 +281,7 @@ def test_what_is_approved_on_an_incidents_page_is_its_rack_and_no_other(
         page.on("dialog", lambda one: (asked.append(one.message), one.accept()))
         page.goto(f"{LIST}/{here[0]}")
         form = page.get_by_role("form", name="Approve: so much did fail in rack-a")
-        command = "holdfast incident approve --domain rack-a --reason TEXT"
+        command = "holdfast recovery approve --domain rack-a --reason TEXT"
         expect(form.locator("code")).to_have_text(command)
         expect(page.locator("#incident-head")).to_contain_text("approve --domain rack-a --reason")
         form.get_by_label("why").fill("no power in rack-a")
@@ -426,7 +426,7 @@ def test_a_member_neither_sees_nor_orders_anything_of_it(
         (f"{LIST}/{own}/{name}", {"reason": "x"})
         for name in ("retry", "abort", "confirm-off", "approve")
     ]
-    orders += [(f"/console/switches/{name}", {"reason": "x"}) for name in ("pause", "silence")]
+    orders += [(f"/console/switches/{name}", {"reason": "x"}) for name in ("pause", "maintenance")]
     for path, fields in orders:
         assert send(member, path, fields).status_code == 403, path
     assert LIST not in member.get("/console/audit").text
@@ -454,7 +454,7 @@ def test_switches_are_set_and_ended_with_author_reason_and_end(
         form.get_by_label("host").fill("cmp-2")
         form.get_by_label("duration").select_option("4 hours")
         form.get_by_role("button").click()
-        row = page.locator("#switches-silences tbody tr")
+        row = page.locator("#switches-maintenance tbody tr")
         expect(row).to_contain_text("host cmp-2")
         expect(row).to_contain_text("new memory")
         form = page.get_by_role("form", name="Approve a mass failure")
@@ -476,7 +476,7 @@ def test_switches_are_set_and_ended_with_author_reason_and_end(
             assert fits(page)
         picture(page, "switches-phone-dark")
         page.get_by_role("button", name="end window").click()
-        expect(page.locator("#switches-silences")).to_contain_text("No maintenance window.")
+        expect(page.locator("#switches-maintenance")).to_contain_text("No maintenance window.")
         page.locator("#switches-pauses").get_by_role("button").click()
         expect(page.locator("#switches-pauses")).to_contain_text("Recovery is not paused.")
 
@@ -489,9 +489,9 @@ def test_switches_are_set_and_ended_with_author_reason_and_end(
         ("pause", {"reason": "x", "lasts": "long"}, 400, "duration: choose one"),
         ("resume", {}, 404, "not paused everywhere"),
         ("approve", {"reason": "x", "domain": EVIL}, 404, "no host is in"),
-        ("silence", {"reason": "x"}, 400, "scope: name a host"),
-        ("silence", {"reason": "x", "kind": "host", "starts_at": "soon"}, 400, "starts_at"),
-        ("silences/nowhere/end", {}, 404, "no silence nowhere"),
+        ("maintenance", {"reason": "x"}, 400, "scope: name a host"),
+        ("maintenance", {"reason": "x", "kind": "host", "starts_at": "soon"}, 400, "starts_at"),
+        ("maintenance/nowhere/end", {}, 404, "no maintenance window nowhere"),
     ],
 )
 def test_an_invalid_switch_is_refused_with_the_reason(

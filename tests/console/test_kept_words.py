@@ -53,13 +53,13 @@ def test_rules_come_back_while_the_database_is_away(
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["write", "read and write"])
-@pytest.mark.parametrize("name", ["abort", "confirm-off", "pause", "silence"])
+@pytest.mark.parametrize("name", ["abort", "confirm-off", "pause", "maintenance"])
 def test_a_reason_comes_back_while_the_database_is_away(
     site: Site, monkeypatch: pytest.MonkeyPatch, name: str, whole: bool
 ) -> None:
     """The reason comes back in its form, or alone if the page cannot be rendered."""
     own = write_incident(site, host=f"cmp-{name}-{whole}")
-    of_switches = name in ("pause", "silence")
+    of_switches = name in ("pause", "maintenance")
     path = f"/console/switches/{name}" if of_switches else f"/console/incidents/{own}/{name}"
     person = Person(site)
     word = person.word("/console/audit")

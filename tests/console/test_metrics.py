@@ -212,7 +212,7 @@ def test_an_alarm_is_answered_by_keyboard(site: Site, page: Page) -> None:
     page.locator("select#for").select_option("7 days")
     page.locator("h1").click()
     own = urlsplit(page.url).path.rpartition("/")[2]
-    site.call("POST", f"{OWN}/alarms/{own}/silence", json={"duration_s": 60})
+    site.call("POST", f"{OWN}/alarms/{own}/mute", json={"duration_s": 60})
     page.get_by_role("button", name="End the mute").wait_for()
     expect(page.locator("select#for")).to_have_value("7d")
     report(site, alarm_body("cleared", ago(0), rule="answered", key="answered", reason=EVIL))
@@ -271,17 +271,17 @@ def test_a_member_sees_alarms_of_the_own_project_and_no_hosts(build: Build, tmp_
     place = f"/console/alarms/{alarm_id}"
     assert other.get(place).status_code == 404
     assert other.post(f"{place}/ack", {}).status_code == 404
-    assert other.post(f"{place}/silence", {"for": "1h"}).status_code == 404
+    assert other.post(f"{place}/mute", {"for": "1h"}).status_code == 404
     assert '<button class="main">Acknowledge' not in reader.get(place).text
     assert reader.post(f"{place}/ack", {}).status_code == 403
     assert '<button class="main">Acknowledge' in member.get(place).text
-    assert member.post(f"{place}/silence", {"for": "forever"}).status_code == 400
+    assert member.post(f"{place}/mute", {"for": "forever"}).status_code == 400
     assert other.post(f"{place}/end", {}).status_code == 404
     assert reader.post(f"{place}/end", {}).status_code == 403
-    assert "holdfast alarms end" in member.get(place).text
+    assert "holdfast alarm end" in member.get(place).text
     member.post(f"{place}/end", {})
     over = member.get(place).text
-    assert "ended by member" in over and "holdfast alarms end" not in over
+    assert "ended by member" in over and "holdfast alarm end" not in over
     assert member.post(f"{place}/ack", {}).status_code == 303
     for path in ("metric-rows", "metrics/cmp-1", "metrics/cmp-1/figures", "rules", "rules/new"):
         assert member.get(f"/console/{path}").status_code == 403, path

@@ -11,6 +11,15 @@ import pytest
 
 from holdfast.console import incidents
 from holdfast.console.incidents import events, possible, sights
+from holdfast.recovery.timeline import (
+    ConfirmedOff,
+    Data,
+    MoveEnded,
+    MovePostponed,
+    Opened,
+    StatusChanged,
+    fields,
+)
 
 NOON = datetime(2027, 1, 31, 12, tzinfo=UTC)
 STEPS = ("guards", "fence", "tell", "repair", "prepare", "move", "verify", "report")
@@ -29,6 +38,11 @@ def seen(since: Any = None, **more: Any) -> list[dict[str, Any]]:
     network = {"health": "down", "since": since, "confirmed_by": ["leader", "own gossip"]}
     evidence = {"networks": {"storage": network}, **more}
     return [{"observer": "ctl-1", "vote": "for", "why": "saw it down", "evidence": evidence}]
+
+
+def event(at: float, data: Data, actor: str = "holdfast") -> dict[str, Any]:
+    told = {"kind": data.kind, "data": fields(data), "sentence": data.sentence}
+    return {"at": after(at), "actor": actor, **told}
 
 
 def case(**more: Any) -> dict[str, Any]:
@@ -100,7 +114,7 @@ def test_what_is_under_way_lasts_until_now_and_the_rest_is_to_come() -> None:
 
 
 def test_a_wait_is_explained_by_what_held_it() -> None:
-    held = {"actor": "holdfast", "sentence": "held: recovery is paused", "at": after(3)}
+    held = event(3, StatusChanged("held", "recovery is paused"))
     found = incidents.phases(case(timeline=[held, held]), NOON, NOON)
     assert found[1].sentence == "held: recovery is paused; guards said so"
 
@@ -143,11 +157,10 @@ def test_evidence_of_any_shape_and_of_wrong_clocks_does_no_harm(votes: Any) -> N
 
 
 def test_events_come_in_their_order_and_nothing_is_said_twice() -> None:
-    line = {"actor": "holdfast", "sentence": "running: fence said so", "at": after(6)}
     told = [
-        {"actor": "holdfast", "sentence": "opened: it died", "at": after(3)},
-        line,
-        {"actor": "ann", "sentence": "ann says that cmp-7 is off", "at": after(5)},
+        event(3, Opened("it died")),
+        event(6, StatusChanged("running", "fence said so")),
+        event(5, ConfirmedOff("ann", "cmp-7", "looked"), "ann"),
     ]
     lease = "1ea5e000-0000-4000-8000-000000000001"
     lines = [{"at": NOON + timedelta(seconds=7), "subject": lease, "sentence": "got cmp-9"}]
@@ -176,7 +189,7 @@ def observation(since: float, **more: Any) -> dict[str, Any]:
 
 
 def test_a_timeline_begins_with_the_first_sign_whoever_saw_it() -> None:
-    opened = {"actor": "holdfast", "sentence": "opened: it died", "at": after(3)}
+    opened = event(3, Opened("it died"))
     guest = case(kind="guest", details={}, timeline=[opened])
     seen_by = [observation(0.5), observation(1, observer="agent@other", evidence="nonsense")]
     first, second, third, *_rest = events(guest, [], seen_by)
@@ -217,12 +230,11 @@ def move(**more: Any) -> dict[str, Any]:
 
 
 def test_a_move_has_its_begin_and_the_tries_that_came_to_nothing() -> None:
-    said = [
-        (6, "server 4f2c waits 2 s for another try: the cloud could not move it to cmp-8"),
-        (7, "server 4f2c failed: no host took it"),
-        (9, "server 4f2c succeeded: runs on cmp-9"),
+    told = [
+        event(6, MovePostponed("4f2c", 2, "the cloud could not move it to cmp-8")),
+        event(7, MoveEnded("4f2c", "failed", "no host took it")),
+        event(9, MoveEnded("4f2c", "succeeded", "runs on cmp-9")),
     ]
-    told = [{"actor": "holdfast", "sentence": text, "at": after(at)} for at, text in said]
     found = events(case(steps=[], timeline=told, servers=[move()]), [])
     assert [(one.after(NOON), one.sentence) for one in found if one.kind == "moved"] == [
         (5, "web-1: leaves cmp-7"),

@@ -67,7 +67,7 @@ def word(person: Person) -> str:
     [
         ("approve", {"domain": "rack-z"}),
         ("pause", {"segment": "north", "lasts": "long"}),
-        ("silence", {"host": "cmp-99", "lasts": "86400"}),
+        ("maintenance", {"host": "cmp-99", "lasts": "86400"}),
     ],
 )
 def test_a_refused_form_keeps_its_input_and_other_forms_stay_empty(
@@ -77,13 +77,13 @@ def test_a_refused_form_keeps_its_input_and_other_forms_stay_empty(
     entered = {"reason": 'a "storm"', **fields}
     answer = person.post(f"{SWITCHES}/{name}", entered, word(person))
     assert answer.status_code in (400, 404), answer.text
-    for one in ("pause", "silence", "approve"):
+    for one in ("pause", "maintenance", "approve"):
         typed = reason(answer.text, f"{SWITCHES}/{one}")
         assert typed == ('a "storm"' if one == name else ""), one
     if name != "pause":
         assert chosen(answer.text, "pause-segment") == "everywhere"
-    if name != "silence":
-        assert chosen(answer.text, "silence-segment") == "any"
+    if name != "maintenance":
+        assert chosen(answer.text, "maintenance-segment") == "any"
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -129,7 +129,7 @@ def test_a_refused_incident_action_keeps_its_reason(site: Site) -> None:
     ("path", "fields"),
     [
         (f"{SWITCHES}/pause", {"reason": ""}),
-        (f"{SWITCHES}/silences/nowhere/end", {}),
+        (f"{SWITCHES}/maintenance/nowhere/end", {}),
         ("/console/rules/preview", {"name": "cpu", "text": "nonsense"}),
         ("/console/rules/save", {"name": "", "text": "nonsense"}),
         ("/console/leases", {"do": "check"}),
@@ -161,23 +161,23 @@ def test_a_theme_change_after_a_refused_action_shows_the_incident(site: Site) ->
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [
-        (switches.pause_command({}), "incident pause --for 1h --reason TEXT"),
+        (switches.pause_command({}), "recovery pause --for 1h --reason TEXT"),
         (
             switches.pause_command({"segment": "my segment", "lasts": "forever", "reason": "-x"}),
-            "incident pause --segment 'my segment' --for forever --reason=-x",
+            "recovery pause --segment 'my segment' --for forever --reason=-x",
         ),
-        (switches.pause_command({"lasts": "nonsense"}), "incident pause --for 1h --reason TEXT"),
-        (switches.silence_command({}), "silence add --host HOST --for 1h --reason TEXT"),
+        (switches.pause_command({"lasts": "nonsense"}), "recovery pause --for 1h --reason TEXT"),
+        (switches.maintenance_command({}), "maintenance add --host HOST --for 1h --reason TEXT"),
         (
-            switches.silence_command(
+            switches.maintenance_command(
                 {"kind": "guest", "starts_at": "2027-01-31T18:00", "lasts": "604800"}
             ),
-            "silence add --kind guest --from 2027-01-31T18:00 --for 7d --reason TEXT",
+            "maintenance add --kind guest --from 2027-01-31T18:00 --for 7d --reason TEXT",
         ),
-        (switches.approve_command({}), "incident approve --reason TEXT"),
+        (switches.approve_command({}), "recovery approve --reason TEXT"),
         (
             switches.approve_command({"domain": "rack-a", "reason": "it's so"}),
-            """incident approve --domain rack-a --reason 'it'"'"'s so'""",
+            """recovery approve --domain rack-a --reason 'it'"'"'s so'""",
         ),
     ],
 )
@@ -197,7 +197,7 @@ def test_a_refused_form_shows_the_command_for_its_input(site: Site) -> None:
     person = Person(site)
     fields = {"segment": "north", "lasts": "forever", "reason": " "}
     answer = person.post(f"{SWITCHES}/pause", fields, word(person))
-    shown = "holdfast incident pause --segment north --for forever --reason TEXT</code>"
+    shown = "holdfast recovery pause --segment north --for forever --reason TEXT</code>"
     assert shown in form(answer.text, f"{SWITCHES}/pause")
 
 
@@ -210,7 +210,7 @@ def command(page: Page, name: str) -> str:
 def test_the_command_follows_the_fields_of_the_form(browser: Browser, site: Site) -> None:
     with opened(browser, site.url) as page:
         page.goto(SWITCHES)
-        assert command(page, "pause") == "incident pause --for 1h --reason TEXT"
+        assert command(page, "pause") == "recovery pause --for 1h --reason TEXT"
         page.locator("#pause-segment").select_option("segment south")
         page.locator("#pause-lasts").select_option("until resumed")
         page.locator("#pause-reason").fill("it's a storm")
@@ -218,16 +218,16 @@ def test_the_command_follows_the_fields_of_the_form(browser: Browser, site: Site
             {"segment": "south", "lasts": "forever", "reason": "it's a storm"}
         )
         assert f"holdfast {command(page, 'pause')}" == shlex.join(wanted)
-        assert command(page, "silence") == "silence add --host HOST --for 1h --reason TEXT"
-        page.locator("#silence-kind").select_option("guest")
-        page.locator("#silence-from").fill("2027-01-31T18:00")
-        assert command(page, "silence") == (
-            "silence add --kind guest --from 2027-01-31T18:00 --for 1h --reason TEXT"
+        assert command(page, "maintenance") == "maintenance add --host HOST --for 1h --reason TEXT"
+        page.locator("#maintenance-kind").select_option("guest")
+        page.locator("#maintenance-from").fill("2027-01-31T18:00")
+        assert command(page, "maintenance") == (
+            "maintenance add --kind guest --from 2027-01-31T18:00 --for 1h --reason TEXT"
         )
-        page.locator("#silence-host").fill("cmp-1")
-        assert command(page, "silence").startswith("silence add --host cmp-1 --kind guest ")
+        page.locator("#maintenance-host").fill("cmp-1")
+        assert command(page, "maintenance").startswith("maintenance add --host cmp-1 --kind guest ")
         page.locator("#approve-domain").fill("rack a")
-        assert command(page, "approve") == "incident approve --domain 'rack a' --reason TEXT"
+        assert command(page, "approve") == "recovery approve --domain 'rack a' --reason TEXT"
 
 
 def test_the_command_on_an_incident_page_survives_a_refresh(browser: Browser, site: Site) -> None:
@@ -236,24 +236,24 @@ def test_the_command_on_an_incident_page_survives_a_refresh(browser: Browser, si
     with opened(browser, site.url) as page:
         page.goto(f"{INCIDENTS}/{own}")
         expect(page.locator("#live")).to_have_text("live")
-        assert command(page, "pause") == "incident pause --for 1h --reason TEXT"
+        assert command(page, "pause") == "recovery pause --for 1h --reason TEXT"
         page.locator("#pause-where").select_option("segment north")
         page.locator("#pause-lasts").select_option("1 day")
         page.locator("h1").click()
-        wanted = "incident pause --segment north --for 1d --reason TEXT"
+        wanted = "recovery pause --segment north --for 1d --reason TEXT"
         assert command(page, "pause") == wanted
-        write_line(site, "looked at by somebody", subject=f"incident:{own}")
-        expect(page.locator("#incident-timeline")).to_contain_text("looked at by somebody")
+        write_line(site, "cmp-5 is failed: no network reports it")
+        expect(page.locator("#incident-timeline")).to_contain_text("cmp-5 is failed")
         assert command(page, "pause") == wanted
 
 
-def test_the_command_that_silences_an_alarm_has_the_length_that_is_chosen(
+def test_the_command_that_mutes_an_alarm_has_the_length_that_is_chosen(
     browser: Browser, site: Site
 ) -> None:
     furnish_alarm(site)
     (own,) = [one["id"] for one in site.call("GET", f"{OWN}/alarms").json["alarms"]]
     with opened(browser, site.url) as page:
         page.goto(f"/console/alarms/{own}")
-        assert command(page, "silence") == f"alarms silence {own} --for 1h"
+        assert command(page, "mute") == f"alarm mute {own} --for 1h"
         page.locator("#for").select_option("4 hours")
-        assert command(page, "silence") == f"alarms silence {own} --for 4h"
+        assert command(page, "mute") == f"alarm mute {own} --for 4h"

@@ -16,7 +16,7 @@ from tests.api.ha import add_host, make_segment
 from tests.api.house import copy
 from tests.console.browser import opened
 from tests.console.site import Site
-from tests.console.test_wall import QUIET, silence
+from tests.console.test_wall import QUIET, add_window
 from tests.console.tour import furnish, walked
 from tests.processes import eventually
 
@@ -97,7 +97,7 @@ def test_a_time_in_a_sentence_has_a_local_tooltip(browser: Browser, site: Site) 
 
 def test_the_tooltip_of_a_badge_has_utc_and_local_time(browser: Browser, site: Site) -> None:
     add_host(site, make_segment(site, name="resting")["uuid"], "cmp-4")
-    silence(site, {"host": "cmp-4"})
+    add_window(site, {"host": "cmp-4"})
     with opened(browser, site.url, **THERE) as page:
         page.goto("/")
         badge = page.locator(".badge.warn[title]", has_text="maintenance").first

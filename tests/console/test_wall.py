@@ -113,13 +113,13 @@ def test_a_tile_shows_status_networks_holder_and_incident(build: Build) -> None:
     assert "&lt;b&gt;north&lt;/b&gt;" in grouped and "no segment" in grouped
 
 
-def silence(site: Site, matcher: dict[str, str], **more: object) -> None:
+def add_window(site: Site, matcher: dict[str, str], **more: object) -> None:
     body = {"matcher": matcher, "reason": "new memory", "duration_s": 3600, **more}
-    made = site.call("POST", "/holdfast/v1/silences", json=body)
+    made = site.call("POST", "/holdfast/v1/maintenance-windows", json=body)
     assert made.status_code == 201, made.text
 
 
-def test_what_a_silence_leaves_alone_is_on_maintenance(build: Build) -> None:
+def test_what_a_maintenance_window_leaves_alone_is_on_maintenance(build: Build) -> None:
     site = build(QUIET)
     segment = make_segment(site, name="north")
     for name in ("cmp-2", "cmp-3", "cmp-4"):
@@ -128,14 +128,14 @@ def test_what_a_silence_leaves_alone_is_on_maintenance(build: Build) -> None:
     def names() -> list[str]:
         return re.findall(NAMES, site.call("GET", "/?is=maintenance").text)
 
-    silence(site, {"host": "cmp-3", "kind": "guest"})
-    silence(site, {"host": "cmp-4"}, starts_at=when(hours=1))
+    add_window(site, {"host": "cmp-3", "kind": "guest"})
+    add_window(site, {"host": "cmp-4"}, starts_at=when(hours=1))
     assert names() == []
-    silence(site, {"host": "CMP-3"})
+    add_window(site, {"host": "CMP-3"})
     assert names() == ["cmp-3"]
     assert "maintenance window until" in site.call("GET", "/").text
     assert "maintenance window until" in site.call("GET", "/console/hosts/cmp-3").text
-    silence(site, {"segment": "north", "kind": "host"})
+    add_window(site, {"segment": "north", "kind": "host"})
     assert names() == ["cmp-2", "cmp-3", "cmp-4"]
 
 
@@ -307,7 +307,7 @@ def test_the_wall_updates_itself_and_takes_arrow_keys(browser: Browser, build: B
         assert page.evaluate("document.activeElement.textContent") == "cmp-1"
         segment = make_segment(site, name="north")
         add_host(site, segment["uuid"], "cmp-4")
-        silence(site, {"host": "cmp-4"})
+        add_window(site, {"host": "cmp-4"})
         expect(page.locator(".tile").last).to_contain_text("maintenance")
         stand(site, "cmp-3", "down", "somebody says so")
         expect(page.locator("#counts")).to_contain_text("1 down")
@@ -330,7 +330,7 @@ def test_an_update_from_another_process_changes_only_differing_tiles(
 ) -> None:
     site = build(IDLE)
     add_host(site, make_segment(site, name="north")["uuid"], "cmp-4")
-    silence(site, {"host": "cmp-4"})
+    add_window(site, {"host": "cmp-4"})
     with opened(browser, site.url) as page:
         version = re.compile("since=[^&]*")
         page.route(

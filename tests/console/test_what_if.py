@@ -105,7 +105,7 @@ def test_too_much_at_once_is_held_unless_somebody_approved_it() -> None:
     dead = [f"cmp-{number}" for number in range(1, 5)]
     held = fate(known(rack), *dead).why
     assert held.startswith("4 of 4 hosts in a are down: too many at once")
-    assert "holdfast incident approve --domain a" in held
+    assert "holdfast recovery approve --domain a" in held
     for domain in ("", "a"):
         assert fate(known(rack, approved=[domain]), *dead).why == ""
     assert fate(known(rack, approved=["b"]), *dead).why
@@ -214,7 +214,7 @@ def test_the_page_promises_only_what_recovery_would_do(build: Build) -> None:
     assert "would stay down: recovery is paused by" in shown(site, "fail=cmp-6")
 
 
-def test_a_silence_counts_from_its_beginning(build: Build) -> None:
+def test_a_maintenance_window_counts_from_its_beginning(build: Build) -> None:
     site = build(QUIET)
     segment = make_segment(site)["uuid"]
     for name in ("cmp-5", "cmp-6"):
@@ -223,10 +223,14 @@ def test_a_silence_counts_from_its_beginning(build: Build) -> None:
     times = {"starts_at": datetime.now(UTC) + hour, "expires_at": datetime.now(UTC) + 2 * hour}
     later = {name: at.isoformat() for name, at in times.items()}
     about = {"matcher": {"host": "cmp-6"}, "reason": "new fans"}
-    assert site.call("POST", f"{OWN}/silences", json={**about, **later}).status_code == 201
+    assert (
+        site.call("POST", f"{OWN}/maintenance-windows", json={**about, **later}).status_code == 201
+    )
     assert "1 server moves" in shown(site, "fail=cmp-6")
     later.pop("starts_at")
-    assert site.call("POST", f"{OWN}/silences", json={**about, **later}).status_code == 201
+    assert (
+        site.call("POST", f"{OWN}/maintenance-windows", json={**about, **later}).status_code == 201
+    )
     assert "would stay down: silenced by" in shown(site, "fail=cmp-6")
 
 

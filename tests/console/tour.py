@@ -43,11 +43,11 @@ def furnish(site: Site) -> None:
     sim.fail_host("cmp-4")
     sim.cut_network("cmp-4", "storage")
     hour = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    silence = {"matcher": {"host": "cmp-3"}, "reason": "fans", "expires_at": hour}
+    window = {"matcher": {"host": "cmp-3"}, "reason": "fans", "expires_at": hour}
     for what, body in (
         ("pauses", {"reason": "storm"}),
         ("pauses", {"reason": "storm", "segment": segment}),
-        ("silences", silence),
+        ("maintenance-windows", window),
     ):
         made = site.call("POST", f"{OWN}/{what}", json=body)
         assert made.status_code == 201, made.text

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.drivers import consul
-from holdfast.drivers.consul import LARGEST, ConsulMembership, Endpoint
+from holdfast.drivers.consul import ConsulMembership, Endpoint
 from holdfast.hostmonitor.matrix import DOWN, UP
 from holdfast.model.errors import DriverError
 from holdfast.ports.membership import LEFT
 from holdfast.runtime.clock import Clock, SystemClock
+from holdfast.runtime.http import LARGEST
 from tests.consul import liar as lies
 from tests.consul.liar import HEADERS, LEADER, MEMBERS, NODE, SELF, STATE, Liar, Raw, answer
 from tests.simclock import SimClock

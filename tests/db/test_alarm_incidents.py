@@ -20,10 +20,10 @@ def test_an_incident_is_opened_once_and_closed_once(store: Store) -> None:
         list(pool.map(lambda n: say(store, "cleared", n, actions=ASKED), range(20, 26)))
     case = store.cases.case(one.incident.id)
     assert case.incident.status == "recovered"
-    assert [row["sentence"].partition(":")[0] for row in case.timeline] == [
+    assert [one.data.kind for one in case.timeline] == [
         "opened",
-        "evidence",
-        "recovered",
+        "alarm_evidence",
+        "status_changed",
     ]
 
 

@@ -201,7 +201,7 @@ def test_a_case_has_all_that_was_written_down(store: Store) -> None:
     assert [row["guard"] for row in case.verdicts] == ["paused"]
     assert [one.server_name for one in case.servers] == ["web"]
     assert case.moves == {"ignored": 1}
-    assert case.timeline[-1]["sentence"] == "aborted: aborted by ann: a drill"
+    assert case.timeline[-1].sentence == "aborted: aborted by ann: a drill"
     with store.database.write() as conn:
         conn.execute(sa.delete(operations))
     assert store.cases.case(incident.id).work is None

@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from holdfast.db import Store
+from holdfast.db import Store, timeline
 from holdfast.db.operations import apply_work
 from holdfast.db.retention import TidyStore
 from holdfast.db.tables import audit, incidents, leases, notifications, operations, steps, verdicts
 from holdfast.model.operation import CANCELLED, DONE, ERROR, OPEN, WAITING, Operation
 from holdfast.ports.ledger import Work
+from holdfast.recovery.timeline import Opened
 
 DAY = timedelta(days=1)
 
@@ -112,6 +113,7 @@ def test_old_reports_go_and_with_the_last_one_of_an_incident_all_of_it(store: St
                     incident_id=name, guard="g", passed=True, sentence="s", at=old
                 )
             )
+            timeline.write(conn, old, name, Opened("c"))
         for name, incident, at in (
             ("a", "over", old),
             ("b", "half", old),
@@ -137,6 +139,7 @@ def test_old_reports_go_and_with_the_last_one_of_an_incident_all_of_it(store: St
         assert set(conn.execute(sa.select(notifications.c.uuid)).scalars()) == {"c", "d"}
         assert set(conn.execute(sa.select(incidents.c.id)).scalars()) == {"half", "open"}
         assert set(conn.execute(sa.select(verdicts.c.incident_id)).scalars()) == {"half", "open"}
+        assert [len(timeline.events_of(conn, one)) for one in ("over", "half", "open")] == [0, 1, 1]
 
 
 def test_numbers_of_hosts_that_nobody_looks_at_go(store: Store) -> None:

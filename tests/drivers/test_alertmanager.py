@@ -49,7 +49,7 @@ def connect(tmp_path: Path) -> Connect:
             path.write_text(authorization + "\n")
             options["authorization_file"] = str(path)
         for name, value in {"urls": [url], "timeout_s": 60.0, **options}.items():
-            conf.set_override(f"alertmanager_{name}", value, group="lease_notifications")
+            conf.set_override(f"alertmanager_{name}", value, group="publishers")
         (sink,) = publishers.connect(conf, SystemClock())
         assert isinstance(sink, AlertmanagerSink)
         return sink

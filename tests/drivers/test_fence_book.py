@@ -17,7 +17,7 @@ from holdfast.cli import status
 from holdfast.drivers import fence
 from holdfast.drivers.fence import devices_file
 from holdfast.drivers.fence.device import Device, host_name, without
-from holdfast.drivers.fence.devices_file import Settings
+from holdfast.drivers.fence.devices_file import BadDevices, Settings
 from holdfast.drivers.fence.fences import Fences
 from holdfast.model.errors import DriverError, InvalidInput, NotFound
 from holdfast.ports.fence import Driver
@@ -64,7 +64,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def test_a_device_is_what_the_file_says_and_its_defaults(secret: str, settings: Settings) -> None:
-    found = devices_file.read("f", GOOD.format(secret=secret), settings)
+    found = devices_file.parse(GOOD.format(secret=secret), "f", settings)
     one = found.find("cmp-1")
     assert (one.driver, one.address, one.user) == ("redfish", "192.0.2.11", "holdfast")
     assert (one.password_file, one.verify_ca, one.timeout_s) == (secret, True, 28.0)
@@ -75,7 +75,7 @@ def test_a_device_is_what_the_file_says_and_its_defaults(secret: str, settings: 
 
 
 def test_a_pattern_is_filled_with_the_hosts_own_name(secret: str, settings: Settings) -> None:
-    found = devices_file.read("f", GOOD.format(secret=secret), settings)
+    found = devices_file.parse(GOOD.format(secret=secret), "f", settings)
     device = found.find("rack7-3.example.org").of("rack7-3.example.org")
     assert device.address == "rack7-3.bmc.example"
     assert device.options == {"lanplus": "1", "plug": "rack7-3.example.org"}
@@ -88,14 +88,14 @@ hosts:
   cmp-1: {driver: none, i_accept_that_servers_may_run_twice: yes}
   "cmp-??": {driver: none, i_accept_that_servers_may_run_twice: yes}
 """
-    found = devices_file.read("f", text, settings)
+    found = devices_file.parse(text, "f", settings)
     assert found.find("cmp-1").driver == "none"
     assert found.find("cmp-22").driver == "sim"  # of two patterns the first
 
 
 def test_a_short_name_that_could_be_two_hosts_gets_no_device(settings: Settings) -> None:
     text = "hosts:\n  a.x: {driver: sim}\n  a.y: {driver: sim}\n"
-    found = devices_file.read("f", text, settings)
+    found = devices_file.parse(text, "f", settings)
     assert found.find("a.x").hosts == "a.x"
     with pytest.raises(DriverError, match=r"a could be any of a\.x, a\.y") as raised:
         found.find("a")
@@ -104,7 +104,7 @@ def test_a_short_name_that_could_be_two_hosts_gets_no_device(settings: Settings)
 
 def test_a_host_without_a_device_is_not_found(settings: Settings) -> None:
     with pytest.raises(NotFound, match="no fence is configured for cmp-9"):
-        devices_file.read("f", "", settings).find("cmp-9")
+        devices_file.parse("", "f", settings).find("cmp-9")
 
 
 HOST = "hosts:\n  a:\n    driver: redfish\n    user: u\n    password_file: {secret}\n"
@@ -113,14 +113,20 @@ HOST = "hosts:\n  a:\n    driver: redfish\n    user: u\n    password_file: {secr
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
-        ("hosts:\n  a: [x]\n", 2, "must be a list of"),
+        ("hosts:\n  a: [x]\n", 2, "'[x]' should be a map: write {driver: …}"),
+        ("hosts:\n  a: {driver: [sim]}\n", 2, "'[sim]' is no driver"),
+        ("hosts:\n  a: {driver: sim, fault: [x]}\n", 2, "a: fault: must be a text"),
         ("hosts: {\n", 2, ""),
-        ("devices: {}\n", 1, "nothing else"),
-        ("hosts:\n  a: {driver: sim}\n  a: {driver: sim}\n", 3, "a is there twice"),
+        ("devices: {}\n", 1, "key 'devices' is unknown: there are defaults, hosts"),
+        ("hosts:\n  a: {driver: sim}\n  a: {driver: sim}\n", 3, "host 'a' is there twice"),
         ("hosts:\n  'a b': {driver: sim}\n", 2, "not the name of a host"),
         ("hosts:\n  'a;b*': {driver: sim}\n", 2, "no pattern of host names"),
-        ("hosts:\n  a:\n    address: x\n", 2, "say which driver: agent, none, redfish, sim"),
-        ("hosts:\n  a:\n    driver: ipmi\n", 3, "no driver 'ipmi'"),
+        (
+            "hosts:\n  a:\n    address: x\n",
+            2,
+            "`driver` is missing: write agent, none, redfish or sim",
+        ),
+        ("hosts:\n  a:\n    driver: ipmi\n", 3, "'ipmi' is no driver: write agent, none"),
         ("hosts:\n  a:\n    driver: sim\n    adress: x\n", 4, "adress is no setting of"),
         ("hosts:\n  a:\n    driver: none\n", 2, "i_accept_that_servers_may_run_twice is missing"),
         (
@@ -177,11 +183,25 @@ HOST = "hosts:\n  a:\n    driver: redfish\n    user: u\n    password_file: {secr
 def test_what_cannot_be_is_said_with_its_line(
     text: str, line: int, says: str, secret: str, settings: Settings
 ) -> None:
-    with pytest.raises(DriverError) as raised:
-        devices_file.read("fences.yaml", text.replace("{secret}", secret), settings)
-    assert raised.value.message.startswith(f"fence: fences.yaml:{line}: "), raised.value.message
-    assert says in raised.value.message
-    assert not raised.value.retryable
+    with pytest.raises(BadDevices) as raised:
+        devices_file.parse(text.replace("{secret}", secret), "fences.yaml", settings)
+    problem = raised.value.problems[0]
+    assert problem.line == line
+    assert says in problem.text
+    assert f"line {line}: {problem.text}" in raised.value.message
+
+
+def test_all_problems_are_said_at_once(settings: Settings) -> None:
+    text = "hosts:\n  a: {driver: sim, fault: odd}\n  b: {driver: ipmi}\n  b: {driver: sim}\n"
+    with pytest.raises(BadDevices) as raised:
+        devices_file.parse(text, "f", settings)
+    assert [problem.line for problem in raised.value.problems] == [2, 3, 4]
+    assert raised.value.message.startswith("f has 3 problems: line 2: a: fault: must be one of")
+
+
+def test_a_file_may_have_thousands_of_hosts(settings: Settings) -> None:
+    hosts = "".join(f"  cmp-{n}:\n    driver: sim\n    action: off\n" for n in range(5000))
+    assert len(devices_file.parse("hosts:\n" + hosts, "f", settings).devices) == 5000
 
 
 @pytest.mark.parametrize(
@@ -212,10 +232,10 @@ hosts:
   a: {{driver: agent, agent: fence_ipmilan, address: bmc, password_file: {secret}}}
 """
     there = Settings(longest_s=28.0, agents_dir=str(tmp_path))
-    assert devices_file.read("f", text, there).find("a").agent == "fence_ipmilan"
+    assert devices_file.parse(text, "f", there).find("a").agent == "fence_ipmilan"
     monkeypatch.setattr("holdfast.drivers.fence.agent.STAND_IN", "holdfast-not-installed")
-    with pytest.raises(DriverError, match="would show the password"):
-        devices_file.read("f", text, there)
+    with pytest.raises(BadDevices, match="would show the password"):
+        devices_file.parse(text, "f", there)
 
 
 # the file as it changes
@@ -302,8 +322,8 @@ def test_a_bad_file_leaves_the_old_devices_and_says_so_once(
         fences.off("a")
     errors = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
     assert len(errors) == 1
-    assert f"{file}:3: b: no driver 'nonsense'" in errors[0]
-    assert "stay in force" in errors[0]
+    assert f"{file} has a problem: line 3: 'nonsense' is no driver" in errors[0]
+    assert "stays in force" in errors[0]
     file.unlink()
     fences.off("a")
     assert "cannot be read" in caplog.text
@@ -315,9 +335,9 @@ def test_a_bad_file_leaves_the_old_devices_and_says_so_once(
 def test_a_bad_file_at_the_start_is_refused(
     follow: Callable[[str], tuple[Path, Fences]], tmp_path: Path, settings: Settings
 ) -> None:
-    with pytest.raises(DriverError, match=r"fences\.yaml:1: "):
+    with pytest.raises(BadDevices, match=r"fences\.yaml has a problem: line 1: "):
         follow("nonsense\n")
-    with pytest.raises(DriverError, match="cannot be read"):
+    with pytest.raises(InvalidInput, match=r"devices file .* cannot be read"):
         Fences(str(tmp_path / "no"), settings, Told, call_timeout_s=30.0)
 
 
@@ -430,7 +450,11 @@ def test_a_third_party_adds_a_kind_of_device_with_one_class_and_one_entry_point(
             "warning",
             "servers may run twice: a",
         ),
-        ("hosts:\n  a: {driver: nothing}\n", "failure", "f.yaml:2: a: no driver 'nothing'"),
+        (
+            "hosts:\n  a: {driver: nothing}\n",
+            "failure",
+            "f.yaml has a problem: line 2: 'nothing' is no",
+        ),
     ],
 )
 def test_status_says_whether_hosts_can_be_fenced(

@@ -731,7 +731,7 @@ def test_tls_follows_the_options_of_oslo_messaging(tmp_path: Path) -> None:
 
 
 def run_listen(config: Path, *words: str) -> subprocess.Popen[str]:
-    command = [str(script("holdfast")), "notifications", "listen", "--config", str(config), *words]
+    command = [str(script("holdfast")), "notification", "listen", "--config", str(config), *words]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
     )

@@ -35,6 +35,7 @@ from holdfast.drivers.publishers.webhook import Webhook
 from holdfast.model.errors import DriverError
 from holdfast.ports.publishers import INSTANCE_HA, NEWS, LeaseNotice, heard_by
 from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.http import AddressRefused, Deadline, resolve
 from holdfast.runtime.threads import BoundedCall
 
 import holdfast.drivers.rabbit  # isort: skip  # noqa: F401  threads, before oslo.messaging chooses otherwise
@@ -53,7 +54,7 @@ def settings(**options: Any) -> cfg.ConfigOpts:
     conf = configuration.load([], [])
     # what works is waited for, however busy the machine
     for name, value in {"messaging_timeout_s": 60.0, **options}.items():
-        conf.set_override(name, value, group="lease_notifications")
+        conf.set_override(name, value, group="publishers")
     return conf
 
 
@@ -142,7 +143,7 @@ def test_the_instance_ha_contract_has_a_sink_of_its_own_unless_it_has_no_topic(
         ("messaging",),
         ("instance-ha",),
     )
-    conf.set_override("instance_ha_topics", [], group="lease_notifications")
+    conf.set_override("instance_ha_topics", [], group="publishers")
     silent = publishers.connect(conf, SystemClock())
     assert heard_by(silent, INSTANCE_HA) == ()
     for sink in (*found, *silent):
@@ -249,7 +250,7 @@ def test_the_programs_stay_free_of_eventlet_with_a_broker_as_sink() -> None:
         "from holdfast.drivers.publishers.messaging import connect\n"
         "conf = configuration.load([], [])\n"
         "for name, value in {'messaging': True, 'transport_url': 'rabbit://127.0.0.1:1//'}.items():\n"
-        "    conf.set_override(name, value, group='lease_notifications')\n"
+        "    conf.set_override(name, value, group='publishers')\n"
         "assert len(connect(conf, None)) == 2\n"
         "assert 'oslo_messaging' in sys.modules\n"
         "assert sys.modules.get('eventlet') is None\n"
@@ -593,8 +594,8 @@ def test_no_spelling_of_an_inner_address_escapes() -> None:
     escaped = []
     for text in CORPUS:
         try:
-            http.resolve(text, 443, allow_private=False)
-        except http.Refused:
+            resolve(text, 443, Deadline(60.0), lambda found: http.judge(found, allow_private=False))
+        except AddressRefused:
             continue
         except socket.gaierror:
             continue  # this machine's resolver does not understand it at all

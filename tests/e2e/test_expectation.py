@@ -29,7 +29,7 @@ GRACE_S = 1.5
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     with a_town(tmp_path_factory.mktemp("town")) as made:
-        often = f"expectation_every_s = {EVERY_S}\nexpectation_grace_s = {GRACE_S}\n"
+        often = f"expected_interval_s = {EVERY_S}\nexpectation_grace_s = {GRACE_S}\n"
         made.config.write_text(made.config.read_text() + often)
         yield made
 
@@ -133,7 +133,7 @@ def test_a_guest_that_runs_here_and_belongs_elsewhere_is_noted_and_left_alone(to
 
 
 def expect(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [script("holdfast"), "guests", "expect", "--config-file", config, *words]
+    command = [script("holdfast"), "guest", "expect", "--config-file", config, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 

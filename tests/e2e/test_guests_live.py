@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast guests list | watch | simulate | status`, asked of a real agent."""
+"""`holdfast guest list | watch | simulate | status`, asked of a real agent."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def answer(town: Town, *words: str) -> Any:
 
 @contextlib.contextmanager
 def watching(town: Town, file: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """`guests watch`, once it is there, its lines in a file."""
-    command = [script("holdfast"), "guests", "watch", "--config-file", str(town.config), *words]
+    """`guest watch`, once it is there, its lines in a file."""
+    command = [script("holdfast"), "guest", "watch", "--config-file", str(town.config), *words]
     with (
         file.open("w") as out,
         subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True) as made,
@@ -118,7 +118,7 @@ def test_what_is_watched_is_what_happens_and_can_be_replayed(
         assert what in said
     assert said.index("event ") < said.index("verdict ") < said.index("told ")
     ran = subprocess.run(
-        [script("holdfast"), *["guests", "filters", "test", "default"], record, "-f", "json"],
+        [script("holdfast"), *["guest", "filter", "test", "default"], record, "-f", "json"],
         capture_output=True,
         text=True,
         check=True,

@@ -15,7 +15,6 @@ import pytest
 from holdfast.client import admin
 from holdfast.client.client import Client
 from holdfast.client.errors import BadRequest, Forbidden, NotReachable
-from holdfast.client.reports import Agents
 from tests.e2e.deployment import write_config
 from tests.e2e.town import HOST, Town, a_town
 from tests.processes import PATIENCE_S, Program, script
@@ -54,7 +53,7 @@ def here(town: Town) -> dict[str, tuple[float, str]]:
 
 
 def beaten(town: Town) -> dict[str, Any]:
-    (agent,) = [one for one in Agents(town.client.wire).list() if one["host"] == HOST]
+    (agent,) = [one for one in town.client.agents.list() if one["host"] == HOST]
     return agent
 
 
@@ -69,14 +68,14 @@ def test_a_level_is_changed_from_everywhere_and_survives_kill_nine(town: Town) -
         file.write_text(HOT.format(level=90))
         agent.wait_until(lambda: here(town) == {"hot": (0.9, "file")})
         # which is not taken again after one has gone back from it, but for a hang-up
-        holdfast(town, "rules", "rollback", "--here", "--socket", socket)
+        holdfast(town, "rule", "rollback", "--here", "--socket", socket)
         assert here(town) == {"hot": (0.95, "file")}
         agent.signal(signal.SIGHUP)
         agent.wait_until(lambda: here(town) == {"hot": (0.9, "file")})
         # the centre: hosts of this group
         (town.folder / "gpu.yaml").write_text(HOT.format(level=80))
         document = str(town.folder / "gpu.yaml")
-        holdfast(town, "rules", "set", "gpus", document, "--scope", "group:gpu")
+        holdfast(town, "rule", "set", "gpus", document, "--scope", "group:gpu")
         agent.wait_until(lambda: here(town) == {"hot": (0.8, "central")})
         agent.signal(signal.SIGHUP)  # the next heartbeat, at once
         agent.wait_until(
@@ -85,23 +84,23 @@ def test_a_level_is_changed_from_everywhere_and_survives_kill_nine(town: Town) -
         # a person on the host, who goes back
         (town.folder / "own.yaml").write_text(HOT.format(level=50))
         own = str(town.folder / "own.yaml")
-        holdfast(town, "rules", "set", own, "--here", "--socket", socket)
+        holdfast(town, "rule", "set", own, "--here", "--socket", socket)
         assert here(town) == {"hot": (0.5, "socket")}
         agent.kill()
         agent.start()
         agent.wait_until(lambda: here(town) == {"hot": (0.5, "socket")})
-        holdfast(town, "rules", "rollback", "--here", "--socket", socket)
+        holdfast(town, "rule", "rollback", "--here", "--socket", socket)
         assert here(town) == {"hot": (0.8, "central")}
         # what is broken changes nothing, wherever it comes from
         file.write_text("rules: [{id: hot")
         agent.signal(signal.SIGHUP)
         (town.folder / "own.yaml").write_text("rules:\n  - {id: hot}\n")
-        said = holdfast(town, "rules", "set", own, "--here", "--socket", socket, code=1)
+        said = holdfast(town, "rule", "set", own, "--here", "--socket", socket, code=1)
         assert "line 2" in said
         assert here(town) == {"hot": (0.8, "central")}
-        shown = holdfast(town, "rules", "list", "--here", "--socket", socket)
+        shown = holdfast(town, "rule", "list", "--here", "--socket", socket)
         assert "not taken from socket" in shown
-    listed = json.loads(holdfast(town, "rules", "list", "--hosts", "-f", "json"))
+    listed = json.loads(holdfast(town, "rule", "list", "--hosts", "-f", "json"))
     assert {one["host"] for one in listed} - {REAL} == {HOST}
 
 
@@ -114,7 +113,7 @@ def test_the_centre_refuses_what_is_wrong_line_by_line(town: Town) -> None:
 
 def test_an_agents_token_reads_no_rules_but_its_own(town: Town) -> None:
     token = (town.folder / "token").read_text().strip()
-    mine = Agents(Client(town.client.url, agent=token).wire)
+    mine = Client(town.client.url, agent=token).agents
     assert mine.rules(HOST)["version"]
     with pytest.raises(Forbidden):
         mine.rules("cmp-14")
@@ -144,7 +143,7 @@ def test_the_numbers_of_a_host_leave_it_while_somebody_looks(town: Town) -> None
 
     with Program(command, town.folder, name="real") as agent:
         agent.wait_until((town.folder / "real.sock").exists)
-        agent.wait_until(lambda: host in {one["host"] for one in Agents(wire).list()})
+        agent.wait_until(lambda: host in {one["host"] for one in town.client.agents.list()})
         assert seen(agent)["points"] == 0
         wire.call("POST", where)
         agent.wait_until(lambda: seen(agent)["points"] > 0)

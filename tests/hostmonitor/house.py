@@ -30,7 +30,7 @@ rules:
   - {when: {storage: down}, do: recovery}
 otherwise: none
 """
-SETTINGS: Mapping[str, object] = {"heartbeat_s": 1, "proof_every_s": 0.5, "well_for_s": 1}
+SETTINGS: Mapping[str, object] = {"heartbeat_s": 1, "proof_interval_s": 0.5, "healthy_after_s": 1}
 #: How long nothing must happen, where nothing may: two until Consul sees it, three by the rule, and
 #: the rest to spare.
 QUIET_S = 7.0
@@ -64,7 +64,7 @@ class Monitor:
         if strategy is not None:
             file = folder / f"{host}-{abs(hash(strategy))}.yaml"
             file.write_text(strategy)
-            own["strategy_file"] = file
+            own["matrix_file"] = file
         ports = {
             f"network_{name}": {"url": f"http://127.0.0.1:{house.site.port(name)}"}
             for name in networks
@@ -210,7 +210,7 @@ def built(
         "sim": {"database": folder / "sim.db"},
         "api": {"port": port},
         "auth": {"agent_secret_file": folder / "secret"},
-        "monitors": {"poll": False, "healthy_for_s": 0, "damping_s": 0},
+        "monitors": {"poll": False, "healthy_after_s": 0, "flap_holdoff_s": 0},
         "recovery": {"repair_wait_s": 1, "bring_back": False},
     }
     (folder / "secret").write_text("s" * 40)

@@ -70,13 +70,13 @@ class Cluster:
 
 
 class Settings:
-    proof_every_s, proof_fresh_s = 0.1, 0.5
+    proof_interval_s, proof_fresh_s = 0.1, 0.5
 
 
 class Patient:
     """Of a watch that is believed although the machine is busy."""
 
-    proof_every_s, proof_fresh_s = 0.1, 600.0
+    proof_interval_s, proof_fresh_s = 0.1, 600.0
 
 
 @pytest.fixture

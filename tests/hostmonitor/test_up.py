@@ -23,8 +23,8 @@ MONITORS = {
     "poll": True,
     "poll_interval_s": 1,
     "confirm_s": 0.2,
-    "healthy_for_s": 0,
-    "damping_s": 0,
+    "healthy_after_s": 0,
+    "flap_holdoff_s": 0,
 }
 
 

@@ -72,8 +72,8 @@ def test_a_host_that_comes_back_is_used_again_after_its_time_and_repair_is_told(
 
 def test_a_host_that_flaps_every_few_seconds_causes_one_repair_per_window(site: Site) -> None:
     site.enrol("cmp-1")
-    site.settings.poll_interval_s, site.settings.damping_s = 2.0, 60.0
-    site.settings.healthy_for_s = 1.0
+    site.settings.poll_interval_s, site.settings.flap_holdoff_s = 2.0, 60.0
+    site.settings.healthy_after_s = 1.0
     for _ in range(16):  # 128 s
         site.sim.fail_host("cmp-1")
         site.run(4)

@@ -116,7 +116,7 @@ def test_people_can_look_at_what_was_set_aside(build: Callable[..., Site], tmp_p
     file = write_config(
         tmp_path / "x.conf", {"database": {"connection": f"sqlite:///{tmp_path}/holdfast.db"}}
     )
-    words = ("notifications", "set-aside", "--config", file, "--long", "-f", "json")
+    words = ("notification", "parked", "--config", file, "--long", "-f", "json")
     command = [str(word) for word in (script("holdfast"), *words)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (row,) = json.loads(done.stdout)

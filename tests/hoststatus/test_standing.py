@@ -41,8 +41,8 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 class Rules:
     down_samples: int = 2
     down_for_s: float = 0.0
-    healthy_for_s: float = 300.0
-    damping_s: float = 600.0
+    healthy_after_s: float = 300.0
+    flap_holdoff_s: float = 600.0
     poll_interval_s: float = 100.0
     disabled_is_failure: bool = False
     auto_disabled_is_failure: bool = False
@@ -163,7 +163,7 @@ def test_that_a_returning_host_was_looked_at_is_written_now_and_then() -> None:
 
 
 def test_damping_keeps_a_host_out_though_it_has_been_healthy_for_long_enough() -> None:
-    rules = Rules(healthy_for_s=10, damping_s=100)
+    rules = Rules(healthy_after_s=10, flap_holdoff_s=100)
     told = [saw(0, DOWN, **FORCED), saw(1, UP), saw(20, UP), saw(99, UP), saw(100, UP)]
     assert story(*told, rules=rules) == [DOWN, RETURNING, RETURNING, RETURNING, UP]
 
@@ -254,8 +254,8 @@ RULES = st.builds(
     Rules,
     down_samples=st.integers(1, 3),
     down_for_s=st.sampled_from([0.0, 5.0]),
-    healthy_for_s=st.sampled_from([0.0, 30.0, 300.0]),
-    damping_s=st.sampled_from([60.0, 600.0]),
+    healthy_after_s=st.sampled_from([0.0, 30.0, 300.0]),
+    flap_holdoff_s=st.sampled_from([60.0, 600.0]),
     disabled_is_failure=st.booleans(),
     auto_disabled_is_failure=st.booleans(),
 )
@@ -277,7 +277,7 @@ def test_a_host_goes_out_of_use_at_most_once_per_damping_window(
             assert new == standing
         assert from_plain(new.state, new.since, json.loads(json.dumps(to_plain(new)))) == new
         standing = new
-    window = timedelta(seconds=rules.damping_s)
+    window = timedelta(seconds=rules.flap_holdoff_s)
     assert all(later - earlier >= window for earlier, later in itertools.pairwise(outs))
 
 

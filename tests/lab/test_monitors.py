@@ -38,7 +38,7 @@ HOST = "cmp4"
 NOVA_S = 15
 INTERVAL_S = 4
 #: Heard at once, looked up never; a host that is well again is used again.
-HEARING = {"push": True, "poll": False, "healthy_for_s": 0, "damping_s": 0}
+HEARING = {"push": True, "poll": False, "healthy_after_s": 0, "flap_holdoff_s": 0}
 LOOKING = {**HEARING, "push": False, "poll": True, "poll_interval_s": INTERVAL_S, "confirm_s": 0.5}
 
 

@@ -173,7 +173,7 @@ def test_a_change_of_an_aggregate_is_heard(lab: Lab, ear: Ear) -> None:
 
 def test_the_command_shows_that_nova_talks_to_us(lab: Lab, config: Path) -> None:
     compute = lab.connect().compute
-    command = [script("holdfast"), "notifications", "listen", "--json", "--config", config]
+    command = [script("holdfast"), "notification", "listen", "--json", "--config", config]
     with subprocess.Popen(
         [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:

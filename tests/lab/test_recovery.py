@@ -155,7 +155,7 @@ def options(folder: Path) -> dict[str, dict[str, object]]:
     return {
         "fencing": {"devices_file": devices, "agents_dir": agents},
         "recovery": {"bring_back_after_s": 2},
-        "monitors": {"push": False, "poll": False, "healthy_for_s": 0, "damping_s": 0},
+        "monitors": {"push": False, "poll": False, "healthy_after_s": 0, "flap_holdoff_s": 0},
     }
 
 

@@ -54,6 +54,7 @@ from holdfast.nova.names import CLOSED, KEPT_POOL, OPEN
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
 from holdfast.ports.recovery import StatusChange
 from holdfast.recovery.expected import ExpectedOnHosts, SegmentHosts
+from holdfast.recovery.mass_failure import DefaultLimits
 from tests.simclock import SimClock
 
 ANN = Caller("ann", "alpha", ("member",))
@@ -176,7 +177,7 @@ class Manager:
             settings=house.settings,
         )
         its_hosts = Hosts(context, house.new_id, "here")
-        repairs = Repairs(context, house.settings, its_hosts, house.new_id)
+        repairs = Repairs(context, house.settings, house.limits, its_hosts, house.new_id)
         self.runner = Runner(
             self.store.operations,
             {
@@ -293,20 +294,18 @@ class House:
             before_end="",
             preemptibles=False,
             server_on_end=["stop"],
-            server_start_patience_s=120.0,
+            server_start_timeout_s=120.0,
             repair=True,
-            repair_look_s=10.0,
+            repair_interval_s=10.0,
             repair_horizon_s=86_400.0,
             repair_priorities={},
             reconcile_s=60.0,
-            mass_failure_few=2,
-            mass_failure_some=0.30,
-            mass_failure_many=0.55,
             retry_first_s=0.5,
             retry_most_s=15.0,
             claim_ahead=0,
             poll_interval_s=1e6,  # so that only due rows end a sleep
         )
+        self.limits = DefaultLimits()
         self._ids = count(ids_from)
         self._names = count(1)
         self._managers: list[Manager] = []

@@ -127,7 +127,7 @@ def test_where_there_is_not_enough_the_higher_priority_comes_first(house: House)
     failed = [host for lease_id in (mine, theirs) for (host,) in house.held(lease_id)]
     for host in failed:
         house.stands(host, "down")
-    house.settings.mass_failure_few = 3
+    house.limits.free_hosts = 3
     house.run(seconds=11)
     assert flags(house, mine) == (True, False, True)
     assert flags(house, theirs) == (False, False, False)

@@ -55,7 +55,7 @@ class Site:
             before_end="",
             preemptibles=False,
             server_on_end=["stop"],
-            server_start_patience_s=120.0,
+            server_start_timeout_s=120.0,
             retry_first_s=0.5,
             retry_most_s=15.0,
             claim_ahead=0,
@@ -133,7 +133,7 @@ class Site:
 
 def turn(loop: Loop) -> float:
     """Come round as long as the bell rings; the seconds until something else is due."""
-    bell: Any = loop._bell
+    bell: Any = loop._runner.freed
     while True:
         bell.clear()
         pause = loop.cycle()

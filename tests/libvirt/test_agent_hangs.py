@@ -30,11 +30,11 @@ otherwise: defaults
 """
 #: One that is well and gets no processor for a while misses a few heartbeats, too.
 AGENT = {
-    "heartbeats_every_s": 1,
-    "heartbeats_missed": 3,
-    "heartbeats_quiet_s": 5,
+    "heartbeat_interval_s": 1,
+    "heartbeat_max_missed": 3,
+    "heartbeat_idle_s": 5,
     "stalled_s": 6,
-    "services_every_s": 0.5,
+    "services_interval_s": 0.5,
 }
 HOGS = 3
 HUNG = "failed hang hung"
@@ -207,7 +207,7 @@ def test_a_service_that_no_restart_brings_back_is_told_once_whatever_happens_to_
 
 
 def test_the_command_shows_what_the_file_would_have_watched(site: Site) -> None:
-    command = [script("holdfast"), "guests", "services", "check", site.folder / "services.yaml"]
+    command = [script("holdfast"), "guest", "service", "check", site.folder / "services.yaml"]
     ran = subprocess.run([*command, "-f", "value"], check=True, capture_output=True, text=True)
     first, second, _third = ran.stdout.splitlines()
     assert "libvirtd socket" in first

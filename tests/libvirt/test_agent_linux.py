@@ -36,7 +36,7 @@ rules:
 otherwise: defaults
 """
 #: One that is well and gets no processor for a while misses a few, too.
-AGENT = {"heartbeats_every_s": 1, "heartbeats_missed": 3, "heartbeats_quiet_s": 6}
+AGENT = {"heartbeat_interval_s": 1, "heartbeat_max_missed": 3, "heartbeat_idle_s": 6}
 #: A wish that could not be read is read again a minute later.
 SILENCE_S = 240.0
 TOLD = {

@@ -37,7 +37,7 @@ MOST_MB, MORE_MB = 200, 48
 
 @pytest.fixture(scope="module")
 def site(host: GuestHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    options = {"recovery": {"guest_budget": 10_000}}
+    options = {"recovery": {"guest_max_recoveries": 10_000}}
     with manned(tmp_path_factory.mktemp("site"), {HOST: host.url}, options) as made:
         yield made
 

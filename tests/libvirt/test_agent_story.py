@@ -89,7 +89,7 @@ def test_a_guest_is_restarted_where_it_dies_and_the_third_time_on_another_host(
 ) -> None:
     disk = kvm.shared / "web.raw"
     hosts = {one.name: one.uri for one in kvm.hosts}
-    options = {"recovery": {"guest_restarts_here": 2}}
+    options = {"recovery": {"guest_restarts_in_place": 2}}
     with manned(tmp_path, hosts, options, shared=kvm.shared) as site:
         guest, other = kvm.boot(A, "web"), kvm.boot(A, "other")
         for host, known in ((A, (guest, other)), (B, ()), (C, ())):

@@ -91,7 +91,7 @@ def town(host: GuestHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             for line in made.config.read_text().splitlines()
             if not line.startswith(("guests =", "guests_address ="))
         ]
-        often = [f"expectation_every_s = {EVERY_S}", f"expectation_grace_s = {EVERY_S}"]
+        often = [f"expected_interval_s = {EVERY_S}", f"expected_grace_s = {EVERY_S}"]
         where = ["guests = libvirt", f"guests_address = {host.url}"]
         made.config.write_text("\n".join([*kept, *often, *where, ""]))
         yield made
@@ -150,8 +150,8 @@ def test_a_domain_that_is_removed_while_the_agent_listens_is_recovered(place: Pl
     clear(place.town)
     made = place.boot("removed", "deleted", "stays")
     seldom = place.town.folder / "seldom.conf"
-    often = f"expectation_every_s = {EVERY_S}"
-    seldom.write_text(place.town.config.read_text().replace(often, "expectation_every_s = 3600"))
+    often = f"expected_interval_s = {EVERY_S}"
+    seldom.write_text(place.town.config.read_text().replace(often, "expected_interval_s = 3600"))
     town = replace(place.town, config=seldom)
     file = str(town.folder / "state" / "sim.db")
     with town.agent():

@@ -119,7 +119,7 @@ def test_who_may_not_write_is_told_what_to_do() -> None:
         libvirt.openReadOnly("test:///default").defineXML("<domain/>")
     said = heart._why(refused.value)
     assert "the group libvirt" in said
-    assert "heartbeats_every_s = 0" in said
+    assert "heartbeat_interval_s = 0" in said
     with pytest.raises(libvirt.libvirtError) as other:
         libvirt.open("test:///default").lookupByName("nobody")
     assert heart._why(other.value) == str(other.value)

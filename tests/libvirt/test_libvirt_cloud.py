@@ -93,7 +93,7 @@ def seen_dead(cloud: LibvirtCloud, kvm: Kvm, host: str) -> None:
 def test_a_killed_guest_is_started_again_and_the_third_time_on_another_host(
     kvm: Kvm, house: PlainHouse
 ) -> None:
-    house.recovery.guest_restarts_here = 2
+    house.recovery.guest_restarts_in_place = 2
     guest, cloud = kvm.boot(A, "web"), house.m.cloud
     cloud.services.list()
     with Watchman(kvm):

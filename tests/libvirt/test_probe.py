@@ -102,7 +102,7 @@ class Connection:
 
 @contextlib.contextmanager
 def probing(host: Host) -> Iterator[Probe]:
-    made = Probe(host.connect, host.say, SimClock(), every_s=5.0, stuck_s=3.0)
+    made = Probe(host.connect, host.say, SimClock(), interval_s=5.0, stuck_s=3.0)
     try:
         yield made
     finally:

@@ -61,7 +61,7 @@ class World:
         self.sent = 0
         self.process = True
         self.is_link = True
-        self.last = Said(every_s=30.0)
+        self.last = Said(interval_s=30.0)
 
     def start(self) -> None: ...
 

@@ -38,7 +38,7 @@ class Eye:
 
     def __init__(self, host: TapHost) -> None:
         clock = SystemClock()
-        self.measures = LibvirtMeasures(host.url, clock, every_s=ROUND_S, links=host.links)
+        self.measures = LibvirtMeasures(host.url, clock, interval_s=ROUND_S, links=host.links)
         self.collector = Collector("cmp-7", self.measures, clock)
         self.measures.start()
 

@@ -314,7 +314,7 @@ def test_the_file_is_followed_and_only_what_changed_in_it_is_done(
 def agent(tmp_path: Path) -> Iterator[tuple[Measuring, str]]:
     SEEN.clear()
     conf = configuration.load([], [])
-    conf.set_override("every_s", 0.1, "metrics")
+    conf.set_override("interval_s", 0.1, "metrics")
     admin, clock = Admin(), SystemClock()
     made = Measuring("cmp-7", World(), conf.metrics, admin, clock)
     made.runner._limits = PATIENT
@@ -328,7 +328,7 @@ def agent(tmp_path: Path) -> Iterator[tuple[Measuring, str]]:
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    code = client.main(["metrics", "plugins", *args])
+    code = client.main(["metric", "plugin", *args])
     out, err = capsys.readouterr()
     return code, out, err
 
@@ -456,7 +456,7 @@ def test_shipped_plugins_say_what_is_wrong_with_their_configuration(kind: Any) -
 def test_the_plugin_of_the_documentation_works_as_it_is_written(
     build: Callable[..., Site], tmp_path: Path
 ) -> None:
-    section = PAGE.read_text().partition("## The whole of one")[2]
+    section = PAGE.read_text().partition("## A complete plugin")[2]
     code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
     file = tmp_path / "crowded.py"
     file.write_text(code)

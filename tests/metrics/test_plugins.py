@@ -72,10 +72,10 @@ class Bench:
         self.runner.add(name, f"{HERE}:{kind}", {"key": name, **config})
         return name
 
-    def passes(self, count: int, every_s: float = 0.01) -> None:
+    def passes(self, count: int, interval_s: float = 0.01) -> None:
         for _ in range(count):
             self.offer()
-            time.sleep(every_s)
+            time.sleep(interval_s)
 
     def offer(self) -> None:
         """A pass. Where the machine is slow those that are quick get the time they need: a queue of
@@ -540,13 +540,13 @@ def live(one: Bench) -> list[int]:
 class Passing:
     """Passes on a thread of their own."""
 
-    def __init__(self, one: Bench, every_s: float = 0.02) -> None:
-        self.one, self.every_s = one, every_s
+    def __init__(self, one: Bench, interval_s: float = 0.02) -> None:
+        self.one, self.interval_s = one, interval_s
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.run)
 
     def run(self) -> None:
-        while not self.stop.wait(self.every_s):
+        while not self.stop.wait(self.interval_s):
             self.one.offer()
 
     def __enter__(self) -> Passing:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast metrics record`: what an agent measures, in a file that `rules test` replays."""
+"""`holdfast metric record`: what an agent measures, in a file that `rule test` replays."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Agent:
 
     def command(self, *words: str) -> list[str]:
         where = ["--socket", str(self.folder / "agent.sock")]
-        return [str(script("holdfast")), "metrics", "record", *where, *words]
+        return [str(script("holdfast")), "metric", "record", *where, *words]
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return ran(self.command(*words))
@@ -84,7 +84,7 @@ def test_what_was_recorded_is_what_rules_test_replays(agent: Agent, tmp_path: Pa
     assert f"{len(passes)} passes recorded" in said
     assert len({one.pass_id for one in passes}) == len(passes)
     assert sorted(passes[-1].tables) == ["disk", "guest", "host", "nic"]
-    test = ran([str(script("holdfast")), "rules", "test", str(rules), str(file), "-f", "json"])
+    test = ran([str(script("holdfast")), "rule", "test", str(rules), str(file), "-f", "json"])
     assert test.returncode == 0, test.stderr
     (change,) = json.loads(test.stdout)
     assert (change["rule"], change["state"], change["name"]) == ("crowded", "firing", "cmp-7")
@@ -104,7 +104,7 @@ def test_it_ends_by_itself_and_writes_over_nothing(agent: Agent, tmp_path: Path)
 def test_without_an_agent_there_is_no_file(tmp_path: Path) -> None:
     file = tmp_path / "never.jsonl"
     where = ["--socket", str(tmp_path / "nobody.sock")]
-    gone = ran([str(script("holdfast")), "metrics", "record", *where, str(file)])
+    gone = ran([str(script("holdfast")), "metric", "record", *where, str(file)])
     assert gone.returncode != 0
     assert "start holdfast-agent" in gone.stderr
     assert not file.exists()

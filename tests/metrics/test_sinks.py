@@ -218,7 +218,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 def test_statsd_gets_by_how_much_a_counter_grew(ear: Ear) -> None:
-    sink = lane(statsd(ear), every_s=1.0)
+    sink = lane(statsd(ear), interval_s=1.0)
     path = f"holdfast.cmp-7.guest.{UUIDS[0]}.nic.tap0.rx_bytes"
     for second, value in enumerate((1_000, 1_500, 1_500, 1_700)):
         give(sink, snapshot([(nic(), {"rx_bytes": value})], second))
@@ -226,7 +226,7 @@ def test_statsd_gets_by_how_much_a_counter_grew(ear: Ear) -> None:
 
 
 def test_a_counter_that_was_begun_anew_is_no_growth(ear: Ear) -> None:
-    sink = lane(statsd(ear), every_s=1.0)
+    sink = lane(statsd(ear), interval_s=1.0)
     for second, value in enumerate((1_000, 10, 25)):
         give(sink, snapshot([(nic(), {"rx_bytes": value})], second))
     assert [line.rpartition(":")[2] for line in ear.lines()] == ["15|c"]
@@ -287,7 +287,7 @@ def test_slow_drift_is_not_missed_for_it_is_held_against_what_was_sent(ear: Ear)
 
 
 def test_every_number_is_sent_anew_within_the_refresh_and_not_all_at_once(ear: Ear) -> None:
-    sink = lane(statsd(ear), every_s=10.0)
+    sink = lane(statsd(ear), interval_s=10.0)
     guests = [(guest(place), {"util_ratio": 0.5}) for place in range(200)]
     sent = []
     for second in range(0, 1_200, 10):
@@ -308,7 +308,7 @@ def test_what_is_stale_or_not_a_number_is_not_sent(ear: Ear) -> None:
 
 
 def test_who_is_gone_is_forgotten(ear: Ear) -> None:
-    sink = lane(statsd(ear), every_s=1.0)
+    sink = lane(statsd(ear), interval_s=1.0)
     two = [(guest(place), {"util_ratio": 0.5}) for place in (0, 1)]
     give(sink, snapshot(two, 0))
     give(sink, snapshot(two[:1], 1))
@@ -365,7 +365,7 @@ class Slow:
 def test_a_sink_that_hangs_holds_nobody_up_and_loses_no_alarm() -> None:
     outlet = Slow()
     export = Export(Fields(["*"]), Band())
-    sink = SinkWorker(outlet, export, Pace(every_s=1.0), SystemClock())
+    sink = SinkWorker(outlet, export, Pace(interval_s=1.0), SystemClock())
     sink.start()
     for second in range(50):  # who waits for it here waits for ever
         news = [change("firing", rule=f"r{second}")] if second < 5 else []
@@ -381,7 +381,7 @@ def test_a_dead_address_is_said_once_and_all_is_sent_when_it_lives(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     port = free_port()  # that nobody else takes meanwhile
-    sink = lane(Statsd("127.0.0.1", port, Names()), every_s=10.0)
+    sink = lane(Statsd("127.0.0.1", port, Names()), interval_s=10.0)
     guests = [(guest(place), {"util_ratio": 0.5}) for place in range(100)]
     news = [change("firing")]
     for second in range(0, 300, 10):
@@ -406,7 +406,7 @@ def test_a_dead_address_is_said_once_and_all_is_sent_when_it_lives(
 def test_a_sink_that_failed_says_when_it_is_well(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     port = free_port()
-    sink = lane(Statsd("127.0.0.1", port, Names()), every_s=10.0, band=Band(0.0))
+    sink = lane(Statsd("127.0.0.1", port, Names()), interval_s=10.0, band=Band(0.0))
     for second in range(0, 50, 10):
         give(sink, snapshot([(guest(), {"util_ratio": second / 50})], second))
         time.sleep(0.002)
@@ -476,7 +476,7 @@ def test_a_name_that_nobody_knows_is_an_error_that_says_it() -> None:
 
 
 def test_alarms_are_sent_at_once_and_again_while_they_last(ear: Ear) -> None:
-    sink = lane(statsd(ear), "host.none", every_s=10.0, refresh_s=300.0)
+    sink = lane(statsd(ear), "host.none", interval_s=10.0, refresh_s=300.0)
     heard: dict[int, list[str]] = {}
     for second in range(700):
         news = {3: [change("firing")], 650: [change("ok", "firing")]}.get(second, [])
@@ -504,7 +504,7 @@ def test_one_that_was_not_known_and_waits_to_become_an_alarm_is_over_when_it_is(
 
 
 def test_a_storm_of_alarms_is_bounded_and_the_last_state_of_each_arrives(ear: Ear) -> None:
-    sink = lane(statsd(ear), "host.none", every_s=10.0)
+    sink = lane(statsd(ear), "host.none", interval_s=10.0)
     state: dict[str, str] = {}
     total = 0
     for second in range(600):
@@ -560,7 +560,7 @@ def test_the_end_of_an_alarm_that_was_said_is_not_lost_in_a_storm(ear: Ear) -> N
 def test_what_is_over_is_not_said_again_while_the_word_of_that_is_on_its_way() -> None:
     outlet = Slow()
     outlet.go.set()
-    sink = lane(outlet, every_s=1.0, refresh_s=10.0)
+    sink = lane(outlet, interval_s=1.0, refresh_s=10.0)
     give(sink, snapshot([], 0), [change("firing")])
     sink.offer(snapshot([], 10), [change("ok", "firing", second=10)])
     with sink._lock:
@@ -597,7 +597,7 @@ def busy(second: int, count: int) -> Snapshot:
 
 
 def test_the_busiest_host_sends_no_more_than_it_may(ear: Ear) -> None:
-    sink = lane(statsd(ear), every_s=1.0, bytes_per_s=1_000.0, guest_bytes_per_s=10.0)
+    sink = lane(statsd(ear), interval_s=1.0, bytes_per_s=1_000.0, guest_bytes_per_s=10.0)
     per_s, total = 1_000.0 + 10.0 * 20, 0
     for second in range(240):
         give(sink, busy(second, 20))
@@ -608,7 +608,7 @@ def test_the_busiest_host_sends_no_more_than_it_may(ear: Ear) -> None:
 
 
 def test_under_a_budget_everybody_has_a_turn(ear: Ear) -> None:
-    sink = lane(statsd(ear), every_s=1.0, bytes_per_s=500.0, guest_bytes_per_s=0.0)
+    sink = lane(statsd(ear), interval_s=1.0, bytes_per_s=500.0, guest_bytes_per_s=0.0)
     for second in range(120):
         give(sink, busy(second, 20))
     ear.heard()
@@ -625,7 +625,7 @@ def test_without_a_sink_nothing_leaves_but_the_sign_of_life() -> None:
 
 
 def test_an_hour_in_which_nothing_happens_costs_the_refreshes_only(ear: Ear) -> None:
-    sink = lane(statsd(ear), "guest.util_ratio", every_s=10.0)
+    sink = lane(statsd(ear), "guest.util_ratio", interval_s=10.0)
     total = 0
     for second in range(3_600):
         noise = 0.2 + 0.004 * (second % 3)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real guest, measured as an agent does it: its numbers arrive at statsd and Prometheus, and are
-seen by `holdfast metrics top`."""
+seen by `holdfast metric top`."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_a_real_guest_is_seen_by_whoever_looks(host: TapHost, uuid: str, tmp_pat
     conf = configuration.load([], [])
     conf.set_override("statsd", f"127.0.0.1:{ear.port}", group="metric_sinks")
     conf.set_override("prometheus", f"127.0.0.1:{port}", group="metric_sinks")
-    conf.set_override("every_s", 1.0, group="metric_sinks")
-    measures = LibvirtMeasures(host.url, clock, every_s=1.0, links=host.links)
+    conf.set_override("interval_s", 1.0, group="metric_sinks")
+    measures = LibvirtMeasures(host.url, clock, interval_s=1.0, links=host.links)
     wanted = build_sinks(conf.metric_sinks, clock)
     made = Measuring("cmp-7", measures, conf.metrics, admin, clock, sinks=wanted)
     socket = AdminSocket(str(tmp_path / "agent.sock"), admin, clock)
@@ -83,7 +83,7 @@ def test_a_real_guest_is_seen_by_whoever_looks(host: TapHost, uuid: str, tmp_pat
 
 
 def _top(folder: Path) -> Any:
-    command = [script("holdfast"), "metrics", "top", "-f", "json", "--socket"]
+    command = [script("holdfast"), "metric", "top", "-f", "json", "--socket"]
     ran = subprocess.run(
         [*command, str(folder / "agent.sock")],
         capture_output=True,

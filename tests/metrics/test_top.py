@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast metrics top`: rows of a snapshot, lines that fit, the command on a real terminal."""
+"""`holdfast metric top`: rows of a snapshot, lines that fit, the command on a real terminal."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 
 def command(agent: Agent, *words: str) -> list[str]:
-    return [str(script("holdfast")), "metrics", "top", "--socket", agent.path, *words]
+    return [str(script("holdfast")), "metric", "top", "--socket", agent.path, *words]
 
 
 def run(agent: Agent, *words: str) -> subprocess.CompletedProcess[str]:

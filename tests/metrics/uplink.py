@@ -36,7 +36,7 @@ from tests.simclock import SimClock
 
 NONE = "none"
 #: How often an agent asks what should run on its host, if nobody says otherwise.
-(EXPECTATION_EVERY_S,) = (one.default for one in OPTS if one.name == "expectation_every_s")
+(EXPECTATION_EVERY_S,) = (one.default for one in OPTS if one.name == "expected_interval_s")
 SCHEMAS = {"PUT agents": agents.PUT, "POST observations": observations.SCHEMA}
 
 

@@ -312,7 +312,7 @@ def test_an_agent_that_ends_at_once_says_why(site: Site, agent: Resource) -> Non
 def test_beside_an_agent_that_somebody_else_runs_none_is_started(agent: Resource) -> None:
     binary, config = (str(agent.parameters[name]) for name in ("binary", "config"))
     with Program([binary, "--config-file", config], agent.folder, name="other") as other:
-        ask = [CLIENT, "guests", "status", "--config-file", config]
+        ask = [CLIENT, "guest", "status", "--config-file", config]
         other.wait_until(lambda: subprocess.run(ask, check=False).returncode == 0)
         done = agent.start()
         assert (done.code, "Pacemaker did not start" in done.said) == (FAILED, True), done

@@ -74,8 +74,8 @@ class HealHouse(House):
         self.standing_rules = SimpleNamespace(
             down_samples=2,
             down_for_s=0.0,
-            healthy_for_s=10.0,
-            damping_s=0.0,
+            healthy_after_s=10.0,
+            flap_holdoff_s=0.0,
             disabled_is_failure=False,
             auto_disabled_is_failure=False,
             poll_interval_s=10.0,

@@ -63,7 +63,7 @@ def only(house: HealHouse) -> Case:
 
 
 def timeline(house: HealHouse) -> list[str]:
-    return [row["sentence"] for row in only(house).timeline]
+    return [one.sentence for one in only(house).timeline]
 
 
 def work(house: HealHouse) -> list[str]:

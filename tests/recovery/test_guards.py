@@ -183,7 +183,7 @@ def test_a_threshold_that_changes_while_it_is_held_is_gone_by_at_the_next_look(
 
 def test_a_host_that_keeps_dying_is_left_to_people(house: HealHouse) -> None:
     house.segment(*HOSTS)
-    house.recovery.host_budget = 2
+    house.recovery.host_max_recoveries = 2
     for _ in range(3):
         (report,) = dead(house, "cmp-1")
         house.run(seconds=30)
@@ -247,7 +247,7 @@ def test_a_guest_that_its_user_has_stopped_on_purpose_is_not_restarted(
     view = View(
         situation=Situation(NOW, None),
         settings=house.recovery,
-        rule=mass_failure.Rule(2, 0.3, 0.55),
+        limits=mass_failure.DefaultLimits(),
         server=server,
     )
     assert wanted(incident, view).passed is to_be_restarted
@@ -263,7 +263,7 @@ def test_of_fifty_that_die_at_once_no_more_move_than_the_budget_and_each_once(
         house.sim.add_host(name, rack=name.partition("-")[0])
     house.segment(*names)
     house.recovery.parallel_moves = 8
-    house.recovery.slow_start_s = house.recovery.slower_start_s = 1.0
+    house.recovery.throttle_interval_s = house.recovery.heavy_throttle_interval_s = 1.0
     house.sim.change(action_s=1.0)
     reports = dead(house, *names[:down])
     most = 0

@@ -61,7 +61,7 @@ def test_a_second_crash_after_it_was_recovered_is_a_new_incident(house: HealHous
 
 def test_one_that_keeps_dying_is_left_to_people(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
-    house.recovery.guest_budget = 2
+    house.recovery.guest_max_recoveries = 2
     server = ha(house)
     for _ in range(3):
         house.sim.crash_server(server)
@@ -82,7 +82,7 @@ def test_one_that_keeps_dying_is_left_to_people(house: HealHouse) -> None:
 
 def test_the_budget_refills_one_by_one_and_refusals_do_not_use_it(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
-    house.recovery.guest_budget, house.recovery.guest_window_s = 3, 3600.0
+    house.recovery.guest_max_recoveries, house.recovery.guest_window_s = 3, 3600.0
     server = ha(house)
 
     def dies(refused: bool) -> None:
@@ -130,7 +130,7 @@ def test_a_report_whose_recovery_failed_does_not_hide_a_new_crash(house: HealHou
 
 def test_one_that_keeps_dying_here_is_started_elsewhere(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
-    house.recovery.guest_restarts_here = 2
+    house.recovery.guest_restarts_in_place = 2
     server = ha(house)
     for where in ("cmp-1", "cmp-1", "cmp-2"):
         house.sim.crash_server(server)

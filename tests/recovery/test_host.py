@@ -6,6 +6,7 @@ import pytest
 from holdfast.model.errors import Conflict
 from holdfast.ports.cloud import Server
 from holdfast.recovery import evacuation_plan
+from holdfast.recovery.timeline import MovePostponed
 from tests.recovery.house import HealHouse
 
 HOSTS = tuple(f"cmp-{i}" for i in range(1, 9))
@@ -219,8 +220,9 @@ def test_servers_without_room_wait_and_go_when_there_is_some(house: HealHouse) -
     assert house.incident(report).status == "recovered"
     assert (house.server(big)["host"], house.server(big)["status"]) == ("cmp-2", "ACTIVE")
     told = house.m.store.cases.case(house.incident(report).id).timeline
-    tries = [one["sentence"] for one in told if f"server {big} waits" in one["sentence"]]
-    assert tries and all("for another try: " in one for one in tries)
+    tries = [one.data for one in told if isinstance(one.data, MovePostponed)]
+    assert tries and {one.server_id for one in tries} == {big}
+    assert all("for another try: " in one.sentence for one in tries)
     house.check_unlocked()
 
 

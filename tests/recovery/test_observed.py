@@ -244,7 +244,7 @@ def test_what_an_agent_says_again_is_a_new_failure_only_if_it_was_brought_back_s
     second = house.clock.now()
     again(first)
     assert [one.status for one in incidents(house)] == ["recovered"] * 2
-    house.recovery.guest_budget = 0
+    house.recovery.guest_max_recoveries = 0
     house.sim.crash_server(server)
     again(second)
     again(second + timedelta(seconds=20))  # as it was told last
@@ -344,7 +344,7 @@ def test_one_that_dies_whenever_it_is_started_is_left_to_people_when_its_budget_
     house: HealHouse,
 ) -> None:
     house.segment("cmp-1", "cmp-2")
-    house.recovery.guest_budget = 3
+    house.recovery.guest_max_recoveries = 3
     server, agent = ha(house), Agent(house, "cmp-1")
     start = house.m.cloud.servers.start
 

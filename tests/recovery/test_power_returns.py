@@ -369,7 +369,7 @@ def test_an_operators_word_against_a_fence_that_reads_on_does_not_count(house: H
     incident = house.incident(report)
     assert incident.status == "recovered", incident
     assert (incident.details["evidence"]["kind"], cuts(house)) == ("fenced", 1)
-    said = [one["sentence"] for one in house.m.store.cases.case(incident.id).timeline]
+    said = [one.sentence for one in house.m.store.cases.case(incident.id).timeline]
     assert any("ann says that cmp-1 is off, and its fence reads on" in one for one in said)
     house.check_never_twice()
 

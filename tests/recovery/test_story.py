@@ -314,7 +314,7 @@ def test_what_is_free_is_asked_once_per_try(house: HealHouse) -> None:
     tries = max(one.attempts for one in house.moves(report))
     assert 1 < house.sim.calls().get("hosts.find", 0) - before <= 3 * tries
     lines = house.m.store.cases.case(house.incident(report).id).timeline
-    said = [row["sentence"] for row in lines if "no room" in row["sentence"]]
+    said = [one.sentence for one in lines if "no room" in one.sentence]
     assert 1 < len(said) <= 3 * tries
     assert len(said) == len(set(said))
 

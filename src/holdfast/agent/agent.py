@@ -188,7 +188,7 @@ def observer(host: str) -> str:
 class Settings(Protocol):
     """The options of [agent] that this module reads."""
 
-    services_every_s: float
+    services_interval_s: float
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class HostAgent:
         #: Called when a guest was undefined: the cloud may not know of the removal.
         self.removed: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._forever, name="agent", daemon=True)
-        self._rounds = PeriodicTask("services", settings.services_every_s, self.maintain, clock)
+        self._rounds = PeriodicTask("services", settings.services_interval_s, self.maintain, clock)
         self._service_text: Mapping[str, Any] = {}  # service state as last written to the outbox
 
     @property

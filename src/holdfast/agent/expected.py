@@ -156,9 +156,9 @@ class _Seen:
 class Settings(Protocol):
     """The options of [agent] that this module reads."""
 
-    expectation_every_s: float
-    expectation_looks: int
-    expectation_grace_s: float
+    expected_interval_s: float
+    expected_reads: int
+    expected_grace_s: float
 
 
 class Expectations:
@@ -204,8 +204,8 @@ class Expectations:
         return replace(old, last=one.read_at, times=old.times + 1)
 
     def _is_sure(self, seen: _Seen, now: float) -> bool:
-        enough = seen.times >= self._settings.expectation_looks
-        grace_s = self._settings.expectation_grace_s
+        enough = seen.times >= self._settings.expected_reads
+        grace_s = self._settings.expected_grace_s
         return enough and now - seen.began >= (
             min(grace_s, REMOVED_EVERY_S) if seen.is_removed else grace_s
         )
@@ -318,9 +318,9 @@ class SecondOpinion:
 
     def pause_s(self) -> float:
         """Return the seconds until the next poll."""
-        every_s = self._settings.expectation_every_s
+        interval_s = self._settings.expected_interval_s
         hurries = self._clock.monotonic() < self._hurries_until
-        return min(every_s, REMOVED_EVERY_S) if hurries else every_s
+        return min(interval_s, REMOVED_EVERY_S) if hurries else interval_s
 
     def round(self) -> None:
         """Poll once; pass on no result if the driver gets no events or a call fails."""

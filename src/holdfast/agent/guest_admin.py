@@ -351,7 +351,7 @@ def find(tracks: Iterable[Track], ref: str) -> Track:
     """Return the guest with this uuid or name; NotFound if there is none, Conflict if several."""
     found = [track for track in tracks if _is(track, ref)]
     if not found:
-        raise NotFound(f"the agent knows no guest {ref!r}: `holdfast guests list` shows them")
+        raise NotFound(f"the agent knows no guest {ref!r}: `holdfast guest list` shows them")
     if len(found) > 1:
         uuids = ", ".join(track.uuid for track in found)
         raise Conflict(f"{len(found)} guests are called {ref}: name one by its uuid: {uuids}")

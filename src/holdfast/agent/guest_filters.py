@@ -26,14 +26,13 @@ from typing import Final
 from holdfast.model.errors import InvalidDocument
 from holdfast.runtime.documents import (
     Followed,
-    Map,
     Node,
     Reading,
     Scalar,
     either,
     quoted,
     seconds,
-    shown,
+    truth,
 )
 
 RECOVER: Final = "recover"
@@ -234,7 +233,6 @@ RULE = ("event", "detail", "reason", "disk", *ABOUT, "rate", "after", "do")
 DEFAULTS = "defaults"
 MOST_TIMES = 100
 _RATE = re.compile(r"([0-9]{1,3}) +in +(.+)")
-_YES_NO = {"yes": "yes", "true": "yes", "on": "yes", "no": "no", "false": "no", "off": "no"}
 
 DEFAULT_TEXT = """\
 rules:
@@ -303,13 +301,11 @@ class _Reading(Reading):
         self._source = source
 
     def filter(self, tree: Node | None) -> Filter | None:
-        if tree is None or (isinstance(tree, Scalar) and not tree.text.strip()):
-            self.say(0, "it is empty: write rules, or do without a file to get the default")
+        empty = "write rules, or do without a file to get the default"
+        root = self.root(tree, empty, "a filter begins with `rules:`")
+        if root is None:
             return None
-        if not isinstance(tree, Map):
-            self.say(tree.line, "a filter begins with `rules:`")
-            return None
-        fields = self.fields(tree, KEYS, needed=("rules",))
+        fields = self.fields(root, KEYS, needed=("rules",))
         rules: list[Rule] = []
         for node in self.items(fields.get("rules"), "rules"):
             for rule in self._rules(node):
@@ -356,10 +352,8 @@ class _Reading(Reading):
         words = self._named(fields, name)
         if name != "ha":
             return words
-        for word in words:
-            if word not in _YES_NO:
-                self.say(fields[name].line, f"`ha` is {quoted(word)}: write yes or no")
-        return tuple(_YES_NO.get(word, "") for word in words)
+        line, problem = fields[name].line, "`ha` is {}: write yes or no"
+        return tuple(self.value(Scalar(word, line), _yes_no, "", problem) for word in words)
 
     def _event(self, node: Node, word: str) -> str:
         if word not in EVENTS:
@@ -412,15 +406,8 @@ class _Reading(Reading):
             self.say(node.line, f"{event} is over at once: leave `after` out")
 
     def _rate(self, node: Node | None) -> tuple[int, float]:
-        if node is None:
-            return 1, 0.0
-        match = _RATE.fullmatch(node.text.strip()) if isinstance(node, Scalar) else None
-        within_s = seconds(match[2].strip()) if match else None
-        if match is None or not within_s:
-            self.say(node.line, f"{shown(node)} is no rate: write `3 in 10m`")
-            return 1, 0.0
-        times = int(match[1])
-        if not 2 <= times <= MOST_TIMES:
+        times, within_s = self.value(node, _rate, (1, 0.0), "{} is no rate: write `3 in 10m`")
+        if node is not None and within_s and not 2 <= times <= MOST_TIMES:
             self.say(node.line, f"{times} times: write a rate from 2 to {MOST_TIMES}")
         return times, within_s
 
@@ -430,6 +417,17 @@ class _Reading(Reading):
                 text = f"it never has its turn: line {one.line} fits all that it fits"
                 self.say(rule.line, f"{text}; move it up or take it away")
                 return
+
+
+def _yes_no(text: str) -> str | None:
+    return {True: "yes", False: "no", None: None}[truth(text)]
+
+
+def _rate(text: str) -> tuple[int, float] | None:
+    """Parse `3 in 10m` as times and seconds; None if malformed."""
+    match = _RATE.fullmatch(text.strip())
+    within_s = seconds(match[2].strip()) if match else None
+    return (int(match[1]), within_s) if match and within_s else None
 
 
 def _of(whole: Rule, event: str) -> Rule:

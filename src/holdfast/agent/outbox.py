@@ -227,28 +227,30 @@ class Sender(Worker):
     def __init__(
         self, spool: Outbox, reports: Reports, clock: Clock, *, observer: str | None = None
     ) -> None:
-        super().__init__("courier", clock)
+        super().__init__("courier", clock, self._send)
         self._spool = spool
         self._reports = reports
         self._observer = observer
         self._complained = ""
         self._held: dict[str, str] = {}  # subjects that wait for a retry, and why
+        self._pause_s, self._retry_at = PAUSE_S, 0.0
 
-    def _forever(self) -> None:
-        pause_s, retry_at = PAUSE_S, 0.0
-        while not self._stop.is_set():
-            self._bell.clear()
-            again = self._clock.monotonic() >= retry_at
-            stuck = self._try(self.round if again else self._go_on)
-            self._complain(stuck)
-            now = self._clock.monotonic()
-            if not stuck:
-                pause_s, retry_at = PAUSE_S, 0.0
-                self._clock.wait(self._bell, IDLE_S)
-                continue
-            if again:
-                retry_at, pause_s = now + pause_s, min(pause_s * 2, LONGEST_PAUSE_S)
-            self._clock.wait(self._bell, max(0.0, retry_at - now))
+    def _send(self) -> float:
+        """Send waiting reports; return the seconds until the next try.
+
+        A wake sends reports of other subjects than those that just failed.
+        """
+        again = self._clock.monotonic() >= self._retry_at
+        stuck = self._try(self.round if again else self._go_on)
+        self._log(stuck)
+        now = self._clock.monotonic()
+        if not stuck:
+            self._pause_s, self._retry_at = PAUSE_S, 0.0
+            return IDLE_S
+        if again:
+            self._retry_at = now + self._pause_s
+            self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+        return self._retry_at - now
 
     def _try(self, deliver: Callable[[], str]) -> str:
         try:
@@ -302,7 +304,7 @@ class Sender(Worker):
         )
         self._spool.park(item, refused.message)
 
-    def _complain(self, why: str) -> None:
+    def _log(self, why: str) -> None:
         """Log a failure once, not at every retry."""
         if why and not self._complained:
             LOG.error("reports cannot be delivered and wait on disk: %s", why)
@@ -312,36 +314,22 @@ class Sender(Worker):
 
 
 class Heartbeat(Worker):
-    """A thread that sends the monitor's view every `every_s` seconds, and at once after a wake."""
+    """A thread that sends the monitor's view every `interval_s` seconds and after a wake."""
 
     def __init__(
         self,
         reports: Reports,
         observer: str,
         view: Callable[[], Mapping[str, Any]],
-        every_s: float,
+        interval_s: float,
         clock: Clock,
     ) -> None:
-        super().__init__("heartbeat", clock)
+        super().__init__("heartbeat", clock, self._beat, retry_s=min(1.0, interval_s))
         self._reports = reports
         self._observer = observer
         self._view = view
-        self._every_s = every_s
-        self._complained = False
+        self._every_s = interval_s
 
-    def _forever(self) -> None:
-        while not self._stop.is_set():
-            self._bell.clear()
-            try:
-                self._reports.view(self._observer, self._view())
-                self._complained = False
-            except HoldfastError as error:
-                if not self._complained:
-                    LOG.warning("Holdfast does not hear how we are: %s", error.message)
-                self._complained = True
-            except Exception:  # the top of the thread: the loop must go on
-                LOG.exception("heartbeat: unforeseen")
-            if self._complained:
-                self._clock.wait(self._stop, min(1.0, self._every_s))
-            else:
-                self._clock.wait(self._bell, self._every_s)
+    def _beat(self) -> float:
+        self._reports.view(self._observer, self._view())
+        return self._every_s

@@ -20,7 +20,6 @@ import logging
 import os.path
 import re
 import shlex
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -28,7 +27,10 @@ from typing import Any, Final, Protocol
 
 from holdfast.model.errors import HoldfastError, InvalidDocument
 from holdfast.runtime.documents import Followed, List, Node, Reading, Scalar, quoted, shown
+from holdfast.runtime.threads import start_call
 
+#: Restarts of a service before it is reported as failed.
+TRIES: Final = 3
 # A command is a list of words; no shell runs it.
 Command = tuple[str, ...]
 
@@ -55,7 +57,7 @@ class Service:
     after: Command = ()  # runs after a successful restart
     restart_s: float = 60.0  # time limit of each of these commands
     as_root: bool = False
-    tries: int = 3
+    tries: int = TRIES
     #: Seconds that the service gets to come up after a restart.
     patience_s: float = 10.0
     #: The service is well again after it has run this long. A service that dies sooner is still in
@@ -104,7 +106,6 @@ MASAKARI: Final = ("id", "process_name", *_COMMANDS, "run_as_root")
 MOST_TRIES: Final = 20
 #: A service name becomes part of the subject of a report.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,99}")
-_YES_NO: Final = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _INTERPRETER: Final = re.compile(r"(python|perl|ruby|sh|bash|dash|env)[0-9.]*")
 
 
@@ -123,18 +124,13 @@ def parse(data: str | bytes, source: str) -> tuple[Service, ...]:
 
 class _Reading(Reading):
     def services(self, tree: Node | None) -> tuple[Service, ...]:
-        if tree is None or (isinstance(tree, Scalar) and not tree.text.strip()):
-            self.say(0, "it is empty: write services, or do without a file")
-            return ()
-        if isinstance(tree, Scalar):
-            self.say(tree.line, "a file of services begins with `services:`")
-            return ()
         if isinstance(tree, List):
             found = [self._masakari(node) for node in self.items(tree, "processes")]
         else:
-            fields = self.fields(tree, ("services",), needed=("services",))
-            nodes = self.items(fields.get("services"), "services")
-            found = [self._ours(node) for node in nodes]
+            empty = "write services, or do without a file"
+            root = self.root(tree, empty, "a file of services begins with `services:`")
+            fields = self.fields(root, ("services",), needed=("services",)) if root else {}
+            found = [self._ours(node) for node in self.items(fields.get("services"), "services")]
         services = [one for one in found if one is not None]
         self._check_names(services)
         return tuple(services)
@@ -153,7 +149,7 @@ class _Reading(Reading):
         before = len(self.problems)
         fields = self.fields(node, KEYS, needed=("name",))
         name = self._name(fields.get("name"))
-        known = {way: self._text(fields, way) for way in (*WAYS, "socket")}
+        known = {way: self.word(fields.get(way), way) for way in (*WAYS, "socket")}
         self._check_ways(fields, known)
         more: dict[str, Any] = {**known, "probe": self._command(fields, "check")}
         more["restart"] = self._command(fields, "restart") or _systemd(known["unit"])
@@ -161,10 +157,8 @@ class _Reading(Reading):
         for key in ("within", "restart_within"):
             if key in fields and not more[SPANS[key]]:
                 self.say(fields[key].line, f"`{key}` leaves no time at all: write some seconds")
-        if "tries" in fields:
-            more["tries"] = self._tries(fields["tries"])
-        if "if_seen" in fields:
-            more["if_seen"] = self._yes_no(fields["if_seen"], "if_seen")
+        more["tries"] = self.whole_number(fields.get("tries"), "tries", 0, MOST_TRIES, TRIES)
+        more["if_seen"] = self.yes_no(fields.get("if_seen"), "if_seen")
         if len(self.problems) > before:
             return None
         return Service(name, **more, line=node.line)
@@ -185,22 +179,8 @@ class _Reading(Reading):
                 self.say(fields[way].line, f"`{way}` is {quoted(known[way])}: write a whole path")
 
     def _name(self, node: Node | None) -> str:
-        if node is None:
-            return ""
-        text = node.text.strip() if isinstance(node, Scalar) else ""
-        if not _NAME.fullmatch(text):
-            what = "write letters, digits and @ . _ + -, a hundred at most"
-            self.say(node.line, f"{shown(node)} is no name: {what}")
-        return text
-
-    def _text(self, fields: Mapping[str, Node], name: str) -> str:
-        node = fields.get(name)
-        if node is None:
-            return ""
-        if isinstance(node, Scalar) and node.text.strip():
-            return node.text.strip()
-        self.say(node.line, f"`{name}` is {shown(node)}: write one word, or leave it out")
-        return ""
+        problem = "{} is no name: write letters, digits and @ . _ + -, a hundred at most"
+        return self.value(node, _service_name, "", problem)
 
     def _command(self, fields: Mapping[str, Node], name: str) -> Command:
         """Return a command, which must be a list: the parser then cannot split words wrongly."""
@@ -213,19 +193,6 @@ class _Reading(Reading):
             return ()
         return self.words(node, name)
 
-    def _tries(self, node: Node) -> int:
-        text = node.text.strip() if isinstance(node, Scalar) else ""
-        if not re.fullmatch("[0-9]{1,4}", text) or int(text) > MOST_TRIES:
-            self.say(node.line, f"`tries` is {shown(node)}: write 0 to {MOST_TRIES}")
-            return 0
-        return int(text)
-
-    def _yes_no(self, node: Node, name: str) -> bool:
-        word = node.text.strip().lower() if isinstance(node, Scalar) else ""
-        if word not in _YES_NO:
-            self.say(node.line, f"`{name}` is {shown(node)}: write yes or no")
-        return _YES_NO.get(word, False)
-
     # masakari-monitors' format
 
     def _masakari(self, node: Node) -> Service | None:
@@ -234,13 +201,13 @@ class _Reading(Reading):
         fields = {name: one for name, one in said.items() if not _is_empty(one)}
         if "process_name" in said and "process_name" not in fields:
             self.say(said["process_name"].line, "`process_name` is empty: write it as ps shows it")
-        process = self._text(fields, "process_name")
+        process = self.word(fields.get("process_name"), "process_name")
         name = _named(process)
         if process and not _NAME.fullmatch(name):
             self.say(fields["process_name"].line, f"{quoted(process)} has no name to report")
         what = "restart" if "restart_command" in fields else "start"
         commands = [self._split(fields, f"{when}{what}_command") for when in ("pre_", "", "post_")]
-        as_root = "run_as_root" in fields and self._yes_no(fields["run_as_root"], "run_as_root")
+        as_root = self.yes_no(fields.get("run_as_root"), "run_as_root")
         if len(self.problems) > before:
             return None
         several = " " in process
@@ -257,12 +224,15 @@ class _Reading(Reading):
         )
 
     def _split(self, fields: Mapping[str, Node], name: str) -> Command:
-        text = self._text(fields, name)
-        try:
-            return tuple(shlex.split(text))
-        except ValueError as error:
-            self.say(fields[name].line, f"`{name}` cannot be split into words: {error}")
+        text = self.word(fields.get(name), name)
+        if not text:
             return ()
+        what = f"`{name}` cannot be split into words: "
+        return tuple(self.attempt(fields[name].line, what, shlex.split, text) or ())
+
+
+def _service_name(text: str) -> str | None:
+    return text.strip() if _NAME.fullmatch(text.strip()) else None
 
 
 def _systemd(unit: str) -> Command:
@@ -419,7 +389,9 @@ class ProcessWatch:
         if due and self.remembered() != before:
             self._write()
         for service in due:
-            self._under_way[service.name] = _begun(self._processes.restart, service)
+            self._under_way[service.name] = start_call(
+                f"restart-{service.name}", functools.partial(self._processes.restart, service)
+            )
         wait(self._under_way.values(), QUICK_S if due else 0)
         self._end(now)
         return told
@@ -469,20 +441,6 @@ class ProcessWatch:
             self._keep(self.remembered())
         except HoldfastError as error:  # restart the service even if the disk is full
             LOG.error("that a restart is tried cannot be written down: %s", error.message)
-
-
-def _begun(do: Callable[[Service], str], service: Service) -> Future[str]:
-    """Run `do` on a daemon thread and return its future."""
-    made: Future[str] = Future()
-
-    def run() -> None:
-        try:
-            made.set_result(do(service))
-        except BaseException as error:  # the top of the thread: the future carries the error
-            made.set_exception(error)
-
-    threading.Thread(target=run, name=f"restart-{service.name}", daemon=True).start()
-    return made
 
 
 def _each(do: Callable[[Service], str], services: Sequence[Service]) -> list[str]:

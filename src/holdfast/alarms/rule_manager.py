@@ -508,7 +508,7 @@ class Heartbeat:
         rule_manager: RuleManager,
         about: Callable[[], Mapping[str, Any]],
         recent: Recent | None = None,
-        every_s: float = BEAT_EVERY_S,
+        interval_s: float = BEAT_EVERY_S,
     ) -> None:
         """`about` returns `started_at` and other facts about the agent (api/holdfast_v1/agents).
 
@@ -519,7 +519,7 @@ class Heartbeat:
         self._rule_manager = rule_manager
         self._about = about
         self._recent = recent
-        self._every_s = every_s
+        self._every_s = interval_s
 
     def poll(self) -> None:
         """Send a heartbeat; fetch rules or send history if the manager asks for them."""

@@ -46,7 +46,7 @@ from holdfast.alarms.rules import (
     default_clear,
 )
 from holdfast.metrics import fields
-from holdfast.runtime.documents import Map, Node, Reading, Scalar, quoted, seconds, shown
+from holdfast.runtime.documents import Node, Reading, Scalar, quoted, seconds, shown
 
 # Scalars of alarm rules: levels, numbers, weekly hours, N of M.
 #
@@ -142,7 +142,6 @@ _ONLY = {
     "repair_ahead": ("host",),
 }
 MOST_STORM = 10_000
-_STORM = re.compile(r"[0-9]{1,9}")
 NOTHING = Rule("", Selector(""), ())
 
 
@@ -188,13 +187,11 @@ class _Reading(Reading):
         self.ids: dict[str, int] = {}
 
     def rule_set(self, tree: Node | None, origin: _Origin) -> RuleSet | None:
-        if tree is None or (isinstance(tree, Scalar) and not tree.text.strip()):
-            self.say(0, "it is empty: write `rules: []` if there shall be no alarms")
+        empty = "write `rules: []` if there shall be no alarms"
+        root = self.root(tree, empty, "alarm rules begin with `rules:`")
+        if root is None:
             return None
-        if not isinstance(tree, Map):
-            self.say(tree.line, "alarm rules begin with `rules:`")
-            return None
-        fields = self.fields(tree, KEYS, needed=("rules",))
+        fields = self.fields(root, KEYS, needed=("rules",))
         self._conditions(fields.get("conditions"))
         rules = [self._rule(node) for node in self.items(fields.get("rules"), "rules")]
         for name in self.named.keys() - self.used:
@@ -202,54 +199,41 @@ class _Reading(Reading):
         return RuleSet(
             tuple(rules),
             group_wait_s=self.span(fields.get("group_wait"), 1.0),
-            storm=self._storm(fields.get("storm")),
+            storm=self.whole_number(fields.get("storm"), "storm", 1, MOST_STORM, 50),
             number=origin.number,
             digest=origin.digest,
             source=origin.source,
         )
-
-    def _storm(self, node: Node | None) -> int:
-        if node is None:
-            return 50
-        found = node.text if isinstance(node, Scalar) and _STORM.fullmatch(node.text) else ""
-        if found and 1 <= int(found) <= MOST_STORM:
-            return int(found)
-        self.say(node.line, f"`storm` is {shown(node)}: write a number from 1 to {MOST_STORM}")
-        return 50
 
     # conditions
 
     def _conditions(self, node: Node | None) -> None:
         if node is None:
             return
-        if not isinstance(node, Map):
-            self.say(node.line, "`conditions` should be a map: write {busy: {field: …, when: …}}")
-            return
-        for key, value in node.pairs:
-            if key.text in self.lines:
-                self.say(key.line, f"condition {key.text} is there twice: keep one of them")
+        for key, value in self.pairs(node, "{busy: {field: …, when: …}}", "condition"):
             self.lines[key.text] = key.line
             fields = self.fields(value, CONDITION, needed=("field", "when"))
             self.named[key.text] = self._condition(fields)
 
     def _condition(self, fields: dict[str, Node]) -> Condition | None:
         before = len(self.problems)
-        measure = self.choice(fields.get("measure"), MEASURES, "measure") or VALUE
+        measure = self.choice(fields.get("measure"), MEASURES, "measure", VALUE)
         compare, level = self._when(fields.get("when"), spans=measure == TIME_TO_FULL)
-        hits, of = self._hits(fields.get("hits"))
+        problem = f"{{}}: write `hits: 3 of 5`, of {MOST_SAMPLES} at most"
+        hits, samples = self.value(fields.get("hits"), of, (1, 1), problem)
         over_s, full = self._window(fields, measure, compare)
         made = Condition(
-            self._word(fields.get("field"), "field"),
+            self.word(fields.get("field"), "field"),
             compare,
             level,
             self._clear(fields.get("clear"), compare, level, measure),
             measure=measure,
             over_s=over_s,
             full=full,
-            contract=self._word(fields.get("contract"), "contract"),
+            contract=self.word(fields.get("contract"), "contract"),
             burst_s=self.span(fields.get("burst"), 0.0),
             hits=hits,
-            of=of,
+            of=samples,
         )
         good = len(self.problems) == before
         if good and made.burst_s and (compare not in OVER or level <= 0):
@@ -257,15 +241,10 @@ class _Reading(Reading):
         return made if len(self.problems) == before and made.field else None
 
     def _when(self, node: Node | None, *, spans: bool) -> tuple[str, float]:
-        if node is None:  # reported already
-            return "", 0.0
-        found = comparison(node.text, spans=spans) if isinstance(node, Scalar) else None
-        if found is None:
-            example = '"< 4h"' if spans else '"> 0.95", "> 95%" or "< 5G"'
-            text = f"{shown(node)} is no level: write one of {' '.join(COMPARATORS)} and a number"
-            self.say(node.line, f"{text}, as in {example}")
-            return "", 0.0
-        return found
+        example = '"< 4h"' if spans else '"> 0.95", "> 95%" or "< 5G"'
+        problem = f"{{}} is no level: write one of {' '.join(COMPARATORS)} and a number"
+        read = functools.partial(comparison, spans=spans)
+        return self.value(node, read, ("", 0.0), f"{problem}, as in {example}")
 
     def _clear(self, node: Node | None, compare: str, level: float, measure: str) -> float:
         if node is None:
@@ -301,22 +280,13 @@ class _Reading(Reading):
             return over_s, ""
         if compare and compare not in UNDER:
             self.say(line, 'what will be full soon has little time left: write when: "< 4h"')
-        full = self._word(fields.get("full"), "full")
+        full = self.word(fields.get("full"), "full")
         if not full:
             self.say(
                 line, "a time_to_full needs to know when it is full: add `full: 100G`, or the field"
             )
         as_number = number(full)
         return over_s, full if as_number is None else as_number
-
-    def _hits(self, node: Node | None) -> tuple[int, int]:
-        if node is None:
-            return 1, 1
-        found = of(node.text) if isinstance(node, Scalar) else None
-        if found is None:
-            most = MOST_SAMPLES
-            self.say(node.line, f"{shown(node)}: write `hits: 3 of 5`, of {most} at most")
-        return found or (1, 1)
 
     # rules
 
@@ -327,8 +297,7 @@ class _Reading(Reading):
         kind = self.choice(fields.get("on"), KINDS, "kind of thing")
         every, conditions = self._what(node, fields, kind)
         damp_s = self.span(fields.get("damp"), NOTHING.damp_s)
-        severity = self.choice(fields.get("severity"), SEVERITIES, "severity")
-        no_data = self.choice(fields.get("no_data"), (*SEVERITIES, NONE), "severity")
+        severities = (*SEVERITIES, NONE)
         chosen = {key: self.words(fields.get(key), key) for key in CHOICE}
         times = {key: self.span(fields.get(key), 0.0) for key in ("for", "keep_firing", "repeat")}
         made = Rule(
@@ -338,10 +307,10 @@ class _Reading(Reading):
             every,
             for_s=times["for"],
             keep_s=times["keep_firing"],
-            severity=severity or NOTHING.severity,
-            topic=self._word(fields.get("class"), "class"),
-            summary=self._word(fields.get("summary"), "summary"),
-            no_data=no_data or NOTHING.no_data,
+            severity=self.choice(fields.get("severity"), SEVERITIES, "severity", NOTHING.severity),
+            topic=self.word(fields.get("class"), "class"),
+            summary=self.word(fields.get("summary"), "summary"),
+            no_data=self.choice(fields.get("no_data"), severities, "severity", NOTHING.no_data),
             no_data_for_s=self.span(fields.get("no_data_for"), NOTHING.no_data_for_s),
             hours=self._hours(fields.get("hours")),
             repeat_s=times["repeat"],
@@ -355,7 +324,7 @@ class _Reading(Reading):
         return made if len(self.problems) == before else NOTHING
 
     def _id(self, node: Node | None) -> str:
-        name = self._word(node, "id")
+        name = self.word(node, "id")
         if node is None or not name:
             return ""
         if not _ID.fullmatch(name):
@@ -432,11 +401,3 @@ class _Reading(Reading):
                 there = " or ".join(_ONLY[name])
                 self.say(node.line, f"{name} is for an alarm of a {there}, not of a {kind}")
         return found
-
-    def _word(self, node: Node | None, what: str) -> str:
-        if node is None:
-            return ""
-        if isinstance(node, Scalar) and node.text.strip():
-            return node.text.strip()
-        self.say(node.line, f"`{what}` is {shown(node)} and should be a word")
-        return ""

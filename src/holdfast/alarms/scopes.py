@@ -23,16 +23,7 @@ from holdfast.alarms import rules_file
 from holdfast.alarms.rules import BadRules, RuleSet
 from holdfast.model.errors import InvalidInput, Problem
 from holdfast.model.host import normalise, same
-from holdfast.runtime.documents import (
-    MAX_BYTES,
-    MAX_WORDS,
-    MOST_ENTRIES,
-    List,
-    Map,
-    Node,
-    Scalar,
-    read,
-)
+from holdfast.runtime.documents import MAX_BYTES, MAX_WORDS, MOST_ENTRIES, plain, read
 
 ALL: Final = "all"
 HOST: Final = "host"
@@ -256,16 +247,5 @@ def _placed(rule: Mapping[str, Any], document: Document, own: Mapping[str, str])
 @functools.lru_cache(maxsize=16)
 def _said(text: str) -> Mapping[str, Any]:
     """Parse a document; the result is cached for many hosts and never modified."""
-    found: Mapping[str, Any] = _plain(read(text, [], quick=True))
+    found: Mapping[str, Any] = plain(read(text, [], quick=True))
     return found
-
-
-def _plain(node: Node | None) -> Any:
-    """Convert a parsed node to Python values."""
-    if isinstance(node, Scalar):
-        return node.text
-    if isinstance(node, List):
-        return [_plain(one) for one in node.items]
-    if isinstance(node, Map):
-        return {key.text: _plain(value) for key, value in node.pairs}
-    return {}

@@ -28,7 +28,6 @@ from urllib.parse import urlsplit
 import falcon
 import webob
 import webob.exc
-import yaml
 from keystoneauth1.exceptions import ClientException
 from oslo_config import cfg
 from oslo_middleware import basic_auth
@@ -37,9 +36,18 @@ from holdfast.api import tokens
 from holdfast.api.concurrency import ConcurrencyLimiter
 from holdfast.api.policies import Policy
 from holdfast.model.caller import Caller
-from holdfast.model.errors import Forbidden, TooMany, Unauthorized, Unavailable
+from holdfast.model.errors import (
+    Forbidden,
+    InvalidDocument,
+    InvalidInput,
+    Problem,
+    TooMany,
+    Unauthorized,
+    Unavailable,
+)
 from holdfast.model.observation import AGENT_HEADER
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.documents import INVENTORY, Followed, Node, Reading, Scalar
 from holdfast.runtime.text import printable
 
 T = TypeVar("T")
@@ -358,6 +366,38 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+#: Project and roles of a user, or the problem of the user's entry.
+Account = tuple[str, tuple[str, ...]] | Problem
+Users = Mapping[str, Account]
+
+
+class _UsersReading(Reading):
+    """Reader of a users file. An invalid entry locks out its own user only."""
+
+    def users(self, tree: Node | None) -> Users | None:
+        root = self.root(tree, "write `alice: {project: …}`", "write a map: `alice: {project: …}`")
+        pairs = self.pairs(root, "{alice: …}", "user") if root else ()
+        return {key.text: self._user(key, node) for key, node in pairs}
+
+    def _user(self, key: Scalar, node: Node) -> Account:
+        before = len(self.problems)
+        fields = self.fields(node, ("project", "roles"), needed=("project",))
+        project = self.word(fields.get("project"), "project")
+        roles: tuple[str, ...] = ("reader",)
+        if "roles" in fields:
+            roles = tuple(self.word(role, "roles") for role in self.items(fields["roles"], "roles"))
+        wrong = self.problems[before:]
+        del self.problems[before:]
+        return Problem(key.line, f"user {key.text}: {wrong[0].text}") if wrong else (project, roles)
+
+
+def parse_users(data: bytes, _path: str) -> Users:
+    """Parse a users file; raise InvalidDocument without the path, because callers see the error."""
+    reading = _UsersReading()
+    because = functools.partial(InvalidDocument.because, "the file")
+    return reading.whole(data, reading.users, because, quick=True, limits=INVENTORY)
+
+
 class Basic:
     """Authenticator for `auth_strategy = http_basic`.
 
@@ -375,7 +415,9 @@ class Basic:
         self._checking = ConcurrencyLimiter(
             most, waiting, _TURN_S, "many log in at once: try again"
         )
-        self._users: tuple[str, dict[str, Any]] = ("", {})
+        self._users: Followed[Users] = Followed(
+            conf.auth.users_file, "users", dict, parse_users, limits=INVENTORY, at_once=False
+        )
 
     def __call__(self, req: falcon.Request) -> Identity:
         user, password = self._credentials(req)
@@ -397,7 +439,7 @@ class Basic:
                 self._verify(user, password)
             return True
 
-        self._verified.once(secret, self._conf.auth.remember_s, check)
+        self._verified.once(secret, self._conf.auth.auth_cache_s, check)
         return self.known(user)
 
     def known(self, user: str) -> Identity:
@@ -457,34 +499,23 @@ class Basic:
         entry = self._load().get(user)
         if entry is None:
             raise Forbidden(f"user {user} has a password but no project in the users file")
-        project = entry.get("project") if isinstance(entry, dict) else None
-        roles = entry.get("roles", ["reader"]) if isinstance(entry, dict) else None
-        if not isinstance(project, str | int) or not project or not isinstance(roles, list):
-            raise Unavailable(
-                f"[auth] users_file cannot be used: {user} is not of the form"
-                " {project: NAME, roles: [NAME, …]}"
-            )
-        if max(len(user), len(str(project))) > LONGEST_NAME:
+        if isinstance(entry, Problem):
+            raise Unavailable(f"[auth] users_file cannot be used: {entry}")
+        project, roles = entry
+        if max(len(user), len(project)) > LONGEST_NAME:
             raise Forbidden(f"user and project names have at most {LONGEST_NAME} characters")
-        return str(project), tuple(str(role) for role in roles)
+        return project, roles
 
-    def _load(self) -> dict[str, Any]:
+    def _load(self) -> Users:
         """Return the content of users_file; parse the file again only when the file changes."""
-        path = self._conf.auth.users_file
-        stamp = _stamp(path)
-        known, users = self._users
-        if stamp and stamp == known:
-            return users
         try:
-            loaded = yaml.safe_load(Path(path).read_text("utf-8"))
-            if not isinstance(loaded, dict):
-                raise ValueError("users by name are wanted")
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            LOG.error("[auth] users_file %s: %s", path, error)
-            raise Unavailable(f"[auth] users_file cannot be used: {_reason(error)}") from error
-        users = {str(name): entry for name, entry in loaded.items()}
-        self._users = (stamp, users)
-        return users
+            self._users.reload()
+        except InvalidInput as error:
+            LOG.error("[auth] users_file: %s", error.message)
+            cause = error.__cause__  # callers must not learn the path that the message names
+            why = cause.strerror if isinstance(cause, OSError) else error.message
+            raise Unavailable(f"[auth] users_file cannot be used: {why}") from error
+        return self._users.value
 
 
 def _stamp(path: str) -> str:
@@ -494,15 +525,6 @@ def _stamp(path: str) -> str:
     except OSError:
         return ""
     return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
-
-
-def _reason(error: Exception) -> str:
-    """Return the error message without the file path: callers must not learn server paths."""
-    if isinstance(error, OSError):
-        return error.strerror or "it cannot be read"
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        return f"not YAML in line {error.problem_mark.line + 1}: {error.problem}"
-    return str(error)
 
 
 def _challenge(message: str) -> Unauthorized:
@@ -610,7 +632,7 @@ class Keystone:
         rules = (token.get("application_credential") or {}).get("access_rules")
         if rules is not None or token.get("bind"):
             return 0.0
-        lasts = float(self._conf.auth.remember_s)
+        lasts = float(self._conf.auth.auth_cache_s)
         cached = self._conf.keystone_authtoken.token_cache_time
         if cached:  # 0: no limit; negative: the operator wants Keystone asked every time
             lasts = min(lasts, max(0.0, cached))

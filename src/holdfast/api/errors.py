@@ -38,6 +38,7 @@ class NoSuchPath(HoldfastError):
     code = "holdfast.request.nopath"
     status = 404
     title = "No such address"
+    advice = "Compare the URL with docs/reference/routes.md."
 
 
 class NoSuchMethod(HoldfastError):
@@ -46,6 +47,7 @@ class NoSuchMethod(HoldfastError):
     code = "holdfast.request.nomethod"
     status = 405
     title = "Method not possible"
+    advice = "Use a method from the header Allow."
 
 
 #: Holdfast errors for the status codes that falcon itself raises.

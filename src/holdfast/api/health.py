@@ -25,19 +25,19 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._requests = Histogram(
             "holdfast_request_seconds",
-            "Time to answer requests",
+            "Seconds to answer a request",
             ["method", "route", "status"],
             registry=self.registry,
         )
         self._ended = Counter(
             "holdfast_operations_ended",
-            "Durable work by kind and how it ended",
+            "Ended operations by kind and final status",
             ["kind", "status"],
             registry=self.registry,
         )
         self._lag = Histogram(
             "holdfast_operation_lag_seconds",
-            "How long after its due time work was done",
+            "Seconds between the due time and the end of an operation",
             ["kind"],
             buckets=_LAG,
             registry=self.registry,
@@ -66,11 +66,11 @@ class _Open(Collector):
         self._count = count
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        yield GaugeMetricFamily("holdfast_operations_open", "Open durable work", labels=["kind"])
+        yield GaugeMetricFamily("holdfast_operations_open", "Open operations", labels=["kind"])
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        gauge = GaugeMetricFamily("holdfast_operations_open", "Open durable work", labels=["kind"])
-        up = GaugeMetricFamily("holdfast_database_up", "Whether the database answers")
+        gauge = GaugeMetricFamily("holdfast_operations_open", "Open operations", labels=["kind"])
+        up = GaugeMetricFamily("holdfast_database_up", "1 if the database answers")
         try:
             for kind, number in self._count().items():
                 gauge.add_metric([kind], number)
@@ -122,10 +122,10 @@ def routes(metrics: Metrics) -> Sequence[Route]:
     They show numbers and states, no names of hosts or projects.
     """
     answers: list[tuple[str, Handler, str]] = [
-        ("/healthcheck", healthcheck, "Whether the server answers"),
-        ("/livez", livez, "Whether the loop of due work comes round"),
-        ("/readyz", readyz, "Whether database and managers can be reached"),
-        ("/metrics", lambda _ask: Response(metrics.text(), content_type=_CONTENT), "Prometheus"),
+        ("/healthcheck", healthcheck, "Probe: the server answers"),
+        ("/livez", livez, "Liveness probe: the job loop runs"),
+        ("/readyz", readyz, "Readiness probe: database and managers answer"),
+        ("/metrics", lambda _ask: Response(metrics.text(), content_type=_CONTENT), "Metrics"),
     ]
     return [Route("GET", path, handler, None, summary) for path, handler, summary in answers]
 
@@ -146,31 +146,30 @@ class MonitorMetrics:
         self._registry = registry
         self._sightings = Counter(
             "holdfast_sightings",
-            "What sources said of hosts",
+            "Status reports about hosts by source",
             ["source", "verdict"],
             registry=registry,
         )
         self._failures = Counter(
             "holdfast_monitor_failures",
-            "Calls of monitors that went wrong",
+            "Failed calls of monitors",
             ["monitor", "how"],
             registry=registry,
         )
         self._messages = Counter(
             "holdfast_monitor_messages",
-            "Messages of Nova and what became of them",
+            "Messages of Nova by result",
             ["how"],
             registry=registry,
         )
         self._connected = Gauge(
             "holdfast_push_connected",
-            "Whether this process listens to Nova's broker",
+            "1 if this process listens to Nova's broker",
             registry=registry,
         )
         self._age = Gauge(
             "holdfast_poll_age_seconds",
-            "How long ago this process had an answer from the monitor; the least of all managers"
-            " counts",
+            "Seconds since the last answer of the monitor; compare the least of all managers",
             ["monitor"],
             registry=registry,
         )
@@ -207,7 +206,7 @@ class _ByState(Collector):
         self._by_state = by_state
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        yield GaugeMetricFamily("holdfast_hosts", "Hosts by standing", labels=["state"])
+        yield GaugeMetricFamily("holdfast_hosts", "Hosts by host status", labels=["state"])
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         (gauge,) = self.describe()

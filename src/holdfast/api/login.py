@@ -124,6 +124,7 @@ class LoginWanted(Unauthorized):
 
     code = "holdfast.auth.login"
     title = "Log in first"
+    advice = "Log in on the page /console/login."
 
 
 @dataclass(frozen=True)

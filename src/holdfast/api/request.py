@@ -135,6 +135,7 @@ class Malformed(HoldfastError):
     code = "holdfast.request.malformed"
     status = 400
     title = "Malformed request body"
+    advice = "Send valid JSON with the content type application/json."
 
 
 def read(req: falcon.Request, limit: int) -> Any:

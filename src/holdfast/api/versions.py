@@ -27,6 +27,7 @@ class NotAcceptable(HoldfastError):
     code = "holdfast.microversion.range"
     status = 406
     title = "Version not supported"
+    advice = "Request a version between min_version and max_version of the version document."
 
 
 class Malformed(HoldfastError):
@@ -35,6 +36,7 @@ class Malformed(HoldfastError):
     code = "holdfast.microversion.malformed"
     status = 400
     title = "Malformed version"
+    advice = "Correct the header OpenStack-API-Version, or omit the header."
 
 
 @dataclass(frozen=True)

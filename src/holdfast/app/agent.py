@@ -150,9 +150,9 @@ class HangSettings(Protocol):
 
     guests: str
     guests_address: str
-    heartbeats_every_s: float
-    heartbeats_missed: int
-    heartbeats_quiet_s: float
+    heartbeat_interval_s: float
+    heartbeat_max_missed: int
+    heartbeat_idle_s: float
     stalled_s: float
 
 
@@ -164,22 +164,22 @@ class HangPart:
         self._clock = clock
         self._rounds: list[PeriodicTask] = []
         self._hearts: Heartbeats | None = None
-        if settings.heartbeats_every_s:
+        if settings.heartbeat_interval_s:
             self._hearts = connect_heartbeats(settings.guests, settings.guests_address, clock)
         if self._hearts is not None:
-            wanted = hangs.HangSettings(settings.heartbeats_missed, settings.heartbeats_quiet_s)
+            wanted = hangs.HangSettings(settings.heartbeat_max_missed, settings.heartbeat_idle_s)
             self._hangs = hangs.HangWatch(wanted)
             self._hangs.recall(*self._said(hangs.HUNG))
-            every_s = settings.heartbeats_every_s
-            self._rounds.append(PeriodicTask("heartbeats", every_s, self.ask_agents, clock))
-        elif settings.heartbeats_every_s:
+            interval_s = settings.heartbeat_interval_s
+            self._rounds.append(PeriodicTask("heartbeats", interval_s, self.ask_agents, clock))
+        elif settings.heartbeat_interval_s:
             LOG.info("guests of %s have no heartbeat that could be asked for", settings.guests)
         if settings.stalled_s:
             self._vcpus: Vcpus = QemuVcpus()
             self._stalls = hangs.StallWatch(hangs.StallSettings(settings.stalled_s))
             self._stalls.told, _ = self._said(hangs.STALLED)
-            every_s = settings.stalled_s / LOOKS
-            self._rounds.append(PeriodicTask("vcpus", every_s, self.look_at_processors, clock))
+            interval_s = settings.stalled_s / LOOKS
+            self._rounds.append(PeriodicTask("vcpus", interval_s, self.look_at_processors, clock))
 
     def start(self) -> None:
         for rounds in self._rounds:
@@ -239,10 +239,10 @@ def build_sinks(settings: cfg.ConfigOpts, clock: Clock) -> Sequence[Sink]:
 
 
 def _pushing(settings: cfg.ConfigOpts, clock: Clock) -> Iterator[SinkWorker]:
-    for outlet, fields, every_s in _outlets(settings):
+    for outlet, fields, interval_s in _outlets(settings):
         export = Export(Fields(fields), Band(settings.dead_band, settings.refresh_s))
         pace = Pace(
-            every_s=every_s,
+            interval_s=interval_s,
             refresh_s=settings.refresh_s,
             alarm_bytes_per_s=settings.bytes_per_s,
             bytes_per_s=settings.bytes_per_s,
@@ -253,15 +253,15 @@ def _pushing(settings: cfg.ConfigOpts, clock: Clock) -> Iterator[SinkWorker]:
 
 def _outlets(settings: cfg.ConfigOpts) -> Iterator[tuple[Outlet, Sequence[str], float]]:
     names = Names(settings.prefix, settings.names)
-    fields, every_s = settings.fields, settings.every_s
+    fields, interval_s = settings.fields, settings.interval_s
     if settings.statsd:
         from holdfast.metrics.sinks.udp import Statsd
 
-        yield Statsd(*address(settings.statsd, 8125), names), fields, every_s
+        yield Statsd(*address(settings.statsd, 8125), names), fields, interval_s
     if settings.graphite:
         from holdfast.metrics.sinks.udp import Graphite
 
-        yield Graphite(*address(settings.graphite, 2003), names), fields, every_s
+        yield Graphite(*address(settings.graphite, 2003), names), fields, interval_s
     if settings.ceilometer:
         from holdfast.metrics.sinks import ceilometer
 
@@ -269,11 +269,11 @@ def _outlets(settings: cfg.ConfigOpts) -> Iterator[tuple[Outlet, Sequence[str], 
             *address(settings.ceilometer, ceilometer.PORT), settings.telemetry_secret
         )
         wanted = settings.ceilometer_fields or ceilometer.FIELDS
-        yield outlet, wanted, settings.ceilometer_every_s
+        yield outlet, wanted, settings.ceilometer_interval_s
     if settings.log:
         from holdfast.metrics.sinks.udp import LogLines
 
-        yield LogLines(), fields, every_s
+        yield LogLines(), fields, interval_s
 
 
 def _asked(settings: cfg.ConfigOpts, clock: Clock) -> Iterator["Prometheus"]:
@@ -293,7 +293,7 @@ LIBVIRT = "libvirt"
 class MetricSettings(Protocol):
     """The options of [metrics] for the collector and plugins."""
 
-    every_s: float
+    interval_s: float
     plugins_file: str | None
     plugins_memory_mib: int
 
@@ -322,7 +322,7 @@ class Measuring:
         standing = alarms.standing if alarms else tuple
         stages = Stages(self.runner, self.news, alarms, tell, sinks)
         collector = Collector(host, measures, clock)
-        self.part = MetricsPart(collector, settings.every_s, clock, stages, turns)
+        self.part = MetricsPart(collector, settings.interval_s, clock, stages, turns)
         admin.add(self._plugins.commands())
         admin.add(MetricsCommands(lambda: self.part.last, clock, standing, sinks).commands())
 
@@ -372,8 +372,8 @@ def measuring(
         return ()
     from holdfast.drivers.libvirt.metrics import LibvirtMeasures
 
-    every_s = settings.libvirt_every_s
-    measures = LibvirtMeasures(agent.guests_address, clock, every_s=every_s)
+    interval_s = settings.libvirt_interval_s
+    measures = LibvirtMeasures(agent.guests_address, clock, interval_s=interval_s)
     sinks = [*build_sinks(conf.metric_sinks, clock), *more]
     made = Measuring(host, measures, settings, admin, clock, alarms=alarms, sinks=sinks)
     return (made,)
@@ -432,7 +432,7 @@ class AgentPart:
         self._parts += [HangPart(settings, self._agent, clock), alarming, *measured]
         if settings.socket:
             self._parts.append(AdminSocket(settings.socket, self.admin, clock))
-        if settings.expectation_every_s:
+        if settings.expected_interval_s:
             self._parts.append(self._second_opinion(settings, guests, clock))
 
     def _second_opinion(self, settings: cfg.ConfigOpts, guests: Guests, clock: Clock) -> Part:

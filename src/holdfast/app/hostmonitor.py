@@ -71,7 +71,7 @@ class HostMonitorPart:
         clock = clock or SystemClock()
         name = observer(conf)
         try:
-            strategy = MatrixFile(settings.strategy_file, settings.networks)
+            strategy = MatrixFile(settings.matrix_file, settings.networks)
             watches = [_watch(conf, name, clock) for name in settings.networks]
             self._spool = Outbox(settings.spool)
         except InvalidMatrix as error:

@@ -118,11 +118,7 @@ class Recovering:
             announce=announce,
             freepool=conf.cloud.freepool,
             repairs=lambda: bool(reservation.repair),
-            mass_failure=lambda: (
-                reservation.mass_failure_few,
-                reservation.mass_failure_some,
-                reservation.mass_failure_many,
-            ),
+            mass_failure=conf.mass_failure,
         )
         self.kinds = {**kinds(self.context), **alarm_actions.kinds(self.context, core.store.alarms)}
 

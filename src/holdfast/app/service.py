@@ -128,9 +128,7 @@ class ManagerPart:
         self.cloud = cloud
         self._calls = ThreadPoolExecutor(conf.cloud.parallel_calls, thread_name_prefix="call")
         ledger, operations = core.store.ledger, core.store.operations
-        self._announcer = Announcer(
-            core.speak(), lease_api.view, conf.lease_notifications, core.clock
-        )
+        self._announcer = Announcer(core.speak(), lease_api.view, conf.publishers, core.clock)
         context = LeaseContext(
             ledger=ledger,
             cloud=cloud,
@@ -143,7 +141,7 @@ class ManagerPart:
         )
         leases = Leases(context, core.clock, new_id)
         its_hosts = Hosts(context, new_id, conf.region)
-        repairs = Repairs(context, conf.reservation, its_hosts, new_id)
+        repairs = Repairs(context, conf.reservation, conf.mass_failure, its_hosts, new_id)
         self.watching = Watching(core, cloud, repair=_repair, new_id=new_id, wake=self._wake)
         self.recovering = Recovering(
             core,

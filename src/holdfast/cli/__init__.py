@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `holdfast` commands, a file per noun; this file has the base classes and common options.
+"""The `holdfast` commands, a file per noun; this file has the kinds of commands and common options.
 
-A command documents itself: the docstring says what the command does, `example` shows a call. A
-command for several objects continues after a failed object and ends with exit code 1.
+A command documents itself: the docstring says what the command does, `example` shows a call,
+`arguments` is the table of its arguments. A file has the rows of its commands, which are lists
+(`ListObjects`), objects (`ShowObject`), actions and deletions of several objects (`ActOnEach`,
+`DeleteEach`), and functions for what is special. A command for several objects continues after a
+failed object and ends with exit code 1.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
 from cliff.columns import FormattableColumn
 from cliff.command import Command
@@ -17,6 +22,7 @@ from cliff.show import ShowOne
 
 from holdfast.client import dates, syntax
 from holdfast.client.errors import ClientError, NotFound, NotReachable, Unauthorized
+from holdfast.model.errors import InvalidDocument, InvalidInput
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client
@@ -24,6 +30,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 Table = tuple[tuple[str, ...], Iterable[Any]]
+#: The most hosts listed by name.
+MOST_NAMED = 4
 
 
 class HasClient(Protocol):
@@ -33,10 +41,44 @@ class HasClient(Protocol):
     def client(self) -> "Client": ...
 
 
-class Base(Command):
-    """The base class of commands, with an example, a client and an exit code."""
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a command, in the words of argparse's `add_argument`."""
 
+    names: Sequence[str]
+    options: Mapping[str, Any]
+
+    @property
+    def dest(self) -> str:
+        return self.options.get("dest") or self.names[0].lstrip("-").replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Either:
+    """Arguments that exclude each other."""
+
+    arguments: Sequence[Argument]
+    required: bool
+
+
+Arguments = Sequence[Argument | Either]
+
+
+def arg(*names: str, **options: Any) -> Argument:
+    return Argument(names, options)
+
+
+def either(*arguments: Argument, required: bool = False) -> Either:
+    return Either(arguments, required)
+
+
+class Base(Command):
+    """The base class of commands, with arguments, an example, a client and an exit code."""
+
+    arguments: ClassVar[Arguments] = ()
     example = ""
+    #: Formats of arguments, explained below the example.
+    notes: ClassVar[Sequence[str]] = ()
     exit_code = 0
 
     @property
@@ -44,11 +86,18 @@ class Base(Command):
         return cast(HasClient, self.app).client
 
     def get_epilog(self) -> str:
-        return f"example:\n{self.example}" if self.example else ""
+        return "\n".join((f"example:\n{self.example}" if self.example else "", *self.notes))
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         self.parser = super().get_parser(prog_name)
         self.parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        for each in self.arguments:
+            if isinstance(each, Argument):
+                self.parser.add_argument(*each.names, **each.options)
+                continue
+            group = self.parser.add_mutually_exclusive_group(required=each.required)
+            for one in each.arguments:
+                group.add_argument(*one.names, **one.options)
         return self.parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -74,17 +123,6 @@ class Base(Command):
                 self.app.LOG.error("%s: %s", ref, error)
         return done
 
-    def say_deleted(self, what: str, look: Callable[[], object]) -> None:
-        """Report a deletion as complete or still running; `look` reads the object to find out."""
-        try:
-            look()
-        except NotFound:
-            self.say(f"{what} deleted")
-            return
-        except ClientError as error:  # the API has accepted the delete
-            self.app.LOG.debug("%s: %s", what, error)
-        self.say(f"{what} is being deleted; `holdfast operation list` shows how far")
-
 
 class ListCommand(Base, Lister):
     """A command that prints a table of objects."""
@@ -99,6 +137,115 @@ class ListCommand(Base, Lister):
 
 class ShowCommand(Base, ShowOne):
     """A command that prints the fields of a single object."""
+
+
+class ListObjects(ListCommand):
+    """Prints objects of the API as a table; `filters` become the query of the request."""
+
+    columns: ClassVar[tuple[str, ...]]
+    filters: ClassVar[Sequence[Argument]] = ()
+
+    def fetch(self, args: argparse.Namespace, wanted: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        """Return the objects; `wanted` has the values of the filters, None without a value."""
+        raise NotImplementedError
+
+    def row(self, found: dict[str, Any]) -> Mapping[str, Any]:
+        """Return the values of a row by column; other values are ignored."""
+        return found
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        for each in self.filters:
+            parser.add_argument(*each.names, **each.options)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        found = self.fetch(parsed_args, values(self.filters, parsed_args))
+        return rows(self.columns, map(self.row, found))
+
+
+class ShowObject(ShowCommand):
+    """Prints the object that `ref` names, after an action in some commands."""
+
+    #: The formats of fields, by name.
+    formats: ClassVar[Mapping[str, type["Lines"]]] = {}
+
+    def fetch(self, ref: str, args: argparse.Namespace) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        return one(self.fetch(parsed_args.ref, parsed_args), **self.formats)
+
+
+class ActOnEach(Base):
+    """Acts on each object of `refs`, and says what happened."""
+
+    def act(self, ref: str, args: argparse.Namespace) -> str:
+        raise NotImplementedError
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.each(parsed_args.refs, lambda ref: self.say(self.act(ref, parsed_args)))
+
+
+class Deletable(Protocol):
+    """A resource of the client whose objects can be found and deleted."""
+
+    def find(self, ref: str) -> dict[str, Any]: ...
+    def show(self, object_id: str, /) -> dict[str, Any]: ...
+    def delete(self, object_id: str, /) -> None: ...
+
+
+class DeleteEach(ActOnEach):
+    """Deletes each object of `refs`, and says whether the deletion is complete."""
+
+    noun: ClassVar[str]
+    #: The field with the name of an object.
+    named: ClassVar[str]
+
+    def resource(self) -> Deletable:
+        raise NotImplementedError
+
+    def act(self, ref: str, args: argparse.Namespace) -> str:
+        resource = self.resource()
+        found = resource.find(ref)
+        resource.delete(found["id"])
+        what = f"{self.noun} {found[self.named]} ({found['id']})"
+        try:
+            resource.show(found["id"])
+        except NotFound:
+            return f"{what} deleted"
+        except ClientError as error:  # the API has accepted the delete
+            self.app.LOG.debug("%s: %s", what, error)
+        return f"{what} is being deleted; `holdfast operation list` shows how far"
+
+
+def values(arguments: Iterable[Argument], args: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of arguments by name; dates as the API writes them."""
+    given, now = vars(args), dates.now()
+    found = {each.dest: given[each.dest] for each in arguments}
+    return {
+        name: value.at(now).isoformat() if isinstance(value, dates.Date) else value
+        for name, value in found.items()
+    }
+
+
+@contextlib.contextmanager
+def reading(name: str, form: str = "save it as plain text") -> Iterator[None]:
+    """Translate the errors of reading a file, with a line for each problem of a document."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{name} is not UTF-8: {form}") from error
+    except OSError as error:
+        raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
+    except InvalidDocument as error:
+        raise InvalidInput("\n".join(problem_lines(name, error))) from error
+
+
+def problem_lines(name: str, error: InvalidDocument) -> Iterator[str]:
+    """Format the errors of a file: matrix.yaml:7: 'dwon' is no state: write up, down or any"""
+    for one in error.problems:
+        yield f"{name}:{one.line}: {one.text}" if one.line else f"{name}: {one.text}"
 
 
 class Moment(FormattableColumn[Any]):
@@ -202,13 +349,11 @@ def count(text: str) -> int:
     return int(text)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the wanted resources."""
-    add = parser.add_argument
-    add("--hosts", type=count, metavar="N", help="exactly N hosts; default: 1")
-    add("--min", type=count, metavar="N", help="at least N hosts; without --max exactly N")
-    add("--max", type=count, metavar="N", help="at most N hosts; without --min at least 1")
-    add(
+RESOURCES = (
+    arg("--hosts", type=count, metavar="N", help="exactly N hosts; default: 1"),
+    arg("--min", type=count, metavar="N", help="at least N hosts; without --max exactly N"),
+    arg("--max", type=count, metavar="N", help="at most N hosts; without --min at least 1"),
+    arg(
         "--where",
         action="append",
         default=[],
@@ -217,16 +362,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="which hosts will do: 'vcpus>=8', gpu=True, 'rack!=rack-a', "
         "'rack in rack-a,rack-b', "
         "or a property expression in JSON; repeat it to demand more",
-    )
-    add(
+    ),
+    arg(
         "--hypervisor-properties",
         action="append",
         default=[],
         type=_condition,
         metavar="CONDITION",
         help="the same, sent as hypervisor_properties",
-    )
-    add(
+    ),
+    arg(
         "--reservation",
         action="append",
         default=[],
@@ -234,7 +379,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="TYPE,KEY=VALUE,…",
         help="slots, addresses, a server, or hosts with every key there is; or the reservation as"
         " a JSON object",
-    )
+    ),
+)
 
 
 def asked(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -3,56 +3,47 @@
 
 import argparse
 import sys
-from typing import Any
 
 from cliff.command import Command
 
 from holdfast import conf as configuration
-from holdfast.cli import Base, ListCommand, Table, rows
-from holdfast.cli.config import config_option
-from holdfast.client.reports import Agents
+from holdfast.cli import Base, ListObjects, arg
+from holdfast.cli.config import CONFIG
+from holdfast.client.client import Object, Objects
 from holdfast.model.errors import InvalidInput
 
-COLUMNS = (
-    "host",
-    "lives",
-    "seen_at",
-    "started_at",
-    "program",
-    "rules",
-    "deaf",
-    "firing",
-    "waiting",
-)
 
-
-class List(ListCommand):
+class List(ListObjects):
     """List the agents of hosts: alive or not, alarm rules, guests and alarms.
 
     An agent that is alive sends a heartbeat every ten seconds. `rules` has a `!` if an agent
-    does not hold the wanted rules: `holdfast rules list --hosts` shows why. `deaf` is why an
+    does not hold the wanted rules: `holdfast rule list --hosts` shows why. `deaf` is why an
     agent gets no events from its hypervisor. `firing` counts the alarms on the host.
     """
 
     example = "  holdfast agent list"
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        found = Agents(self.client.wire).list()
-        silent = [each["host"] for each in found if not each["fresh"]]
-        if silent:
-            self.tell(parsed_args, f"not heard of lately: {', '.join(silent)}")
-        return rows(COLUMNS, [_row(each) for each in found])
+    columns = (
+        *("host", "lives", "seen_at", "started_at", "program", "rules", "deaf", "firing"),
+        "waiting",
+    )
 
+    def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
+        found = self.client.agents.list()
+        unheard = [each["host"] for each in found if not each["fresh"]]
+        if unheard:
+            self.tell(args, f"not heard of lately: {', '.join(unheard)}")
+        return found
 
-def _row(agent: dict[str, Any]) -> dict[str, Any]:
-    rules = agent["rules"]
-    mark = "" if rules["central"] == rules["wanted"] else " !"
-    return {
-        **agent,
-        "lives": "yes" if agent["fresh"] else "no",
-        "rules": rules["version"] + mark,
-        "deaf": agent["deaf"] or "no",
-    }
+    def row(self, found: Object) -> Object:
+        rules = found["rules"]
+        mark = "" if rules["central"] == rules["wanted"] else " !"
+        return {
+            **found,
+            "lives": "yes" if found["fresh"] else "no",
+            "rules": rules["version"] + mark,
+            "deaf": found["deaf"] or "no",
+        }
 
 
 # holdfast agent token
@@ -68,12 +59,7 @@ class Token(Base, Command):
     example = """\
   openssl rand -hex 32 > /etc/holdfast/agent-secret
   holdfast agent token cmp-7 --config /etc/holdfast/holdfast.conf > cmp-7.token"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        config_option(parser)
-        parser.add_argument("host", metavar="HOST", help="what the cloud calls it")
-        return parser
+    arguments = (CONFIG, arg("host", metavar="HOST", help="what the cloud calls it"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         from holdfast.api import tokens

@@ -5,46 +5,34 @@ import argparse
 import json
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any
 
 from holdfast import cli
-from holdfast.cli import Base, ListCommand, Moment, Table, rows
+from holdfast.cli import Base, ListObjects, Moment, arg, values
 from holdfast.cli.repair import Wrapped
-from holdfast.client import dates
-from holdfast.client.client import UUID
+from holdfast.client.client import UUID, Object, Objects
 from holdfast.model.observation import STATES, Observed
 from holdfast.model.state_machines import OPERATION
 from holdfast.model.votes import HOST_HEALTH
 from holdfast.runtime.text import HEAD, csv_row
 
-COLUMNS = ("id", "at", "subject", "actor", "sentence")
+DECISIONS = (
+    arg("--subject", help="a lease's id, incident:ID, host:ID, …; 'incident:' alone: all of them"),
+    arg("--actor", metavar="USER", help="who did it: a user's id, or holdfast"),
+    arg(
+        "--project",
+        dest="project_id",
+        metavar="ID",
+        help="administrators: about things of this project only",
+    ),
+    arg("--text", help="somewhere in the sentence"),
+    arg("--since", type=cli.date, metavar="DATE", help="decided then or later"),
+    arg("--until", type=cli.date, metavar="DATE", help="decided before"),
+    arg("--marker", type=cli.count, metavar="ID", help="those before the line of this id"),
+)
+LIMIT = arg("--limit", type=cli.count, metavar="N", help="at most N; default: 100")
 
 
-def _add_filters(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--subject", help="a lease's id, incident:ID, host:ID, …; 'incident:' alone: all of them")
-    add("--actor", metavar="USER", help="who did it: a user's id, or holdfast")
-    add("--project", metavar="ID", help="administrators: about things of this project only")
-    add("--text", help="somewhere in the sentence")
-    add("--since", type=cli.date, metavar="DATE", help="decided then or later")
-    add("--until", type=cli.date, metavar="DATE", help="decided before")
-    add("--marker", type=cli.count, metavar="ID", help="those before the line of this id")
-
-
-def _wanted(args: argparse.Namespace) -> dict[str, Any]:
-    now = dates.now()
-    return {
-        "subject": args.subject,
-        "actor": args.actor,
-        "project_id": args.project,
-        "text": args.text,
-        "since": args.since and args.since.at(now).isoformat(),
-        "until": args.until and args.until.at(now).isoformat(),
-        "marker": args.marker,
-    }
-
-
-class List(ListCommand):
+class List(ListObjects):
     """List decisions, newest first, with a sentence, the subject and the actor of each.
 
     You see decisions about the leases and guests of your project; administrators see all.
@@ -53,23 +41,15 @@ class List(ListCommand):
     example = """  holdfast audit list --text fenced --since '2027-01-31 18:00'
   holdfast audit list --subject incident:4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b
   holdfast audit list --actor ann --limit 20 -f json"""
+    notes = (cli.DATES,)
+    columns = ("id", "at", "subject", "actor", "sentence")
+    filters = (*DECISIONS, LIMIT)
 
-    def get_epilog(self) -> str:
-        return super().get_epilog() + "\n" + cli.DATES
+    def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
+        return self.client.audit.list(**wanted)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        _add_filters(parser)
-        parser.add_argument("--limit", type=cli.count, metavar="N", help="at most N; default: 100")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        found = self.client.audit.list(**_wanted(parsed_args), limit=parsed_args.limit)
-        return rows(COLUMNS, map(_row, found))
-
-
-def _row(line: dict[str, Any]) -> dict[str, Any]:
-    return {**line, "at": Moment(line["at"]), "sentence": Wrapped(line["sentence"])}
+    def row(self, found: Object) -> Object:
+        return {**found, "at": Moment(found["at"]), "sentence": Wrapped(found["sentence"])}
 
 
 class Export(Base):
@@ -80,41 +60,32 @@ class Export(Base):
 
     example = """  holdfast audit export --since '2027-01-01' --as csv > audit.csv
   holdfast audit export --text fenced | jq -r '.audit[].sentence'"""
-
-    def get_epilog(self) -> str:
-        return super().get_epilog() + "\n" + cli.DATES
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        _add_filters(parser)
-        parser.add_argument(
-            "--as", dest="form", choices=["json", "csv"], default="json", help="default: json"
-        )
-        return parser
+    notes = (cli.DATES,)
+    arguments = (
+        *DECISIONS,
+        arg("--as", dest="form", choices=["json", "csv"], default="json", help="default: json"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        lines = self.client.audit.all(**_wanted(parsed_args))
+        lines = self.client.audit.all(**values(DECISIONS, parsed_args))
         parts = _csv(lines) if parsed_args.form == "csv" else _json(lines)
         for part in parts:
             self.app.stdout.write(part)
 
 
-def _json(lines: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _json(lines: Iterable[Object]) -> Iterator[str]:
     yield '{"audit": ['
     for number, line in enumerate(lines):
         yield f"{',' if number else ''}\n{json.dumps(line)}"
     yield "\n]}\n"
 
 
-def _csv(lines: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _csv(lines: Iterable[Object]) -> Iterator[str]:
     yield HEAD
     yield from map(csv_row, lines)
 
 
-# holdfast operation list
-
-
-class OperationList(ListCommand):
+class OperationList(ListObjects):
     """List durable operations: due, running, waiting for a retry, or done.
 
     `failures` counts the failed attempts.
@@ -123,45 +94,35 @@ class OperationList(ListCommand):
     example = """  holdfast operation list --sort-column due_at
   holdfast operation list --lease nightly-tests --status retrying
   holdfast operation list -f json -c kind -c status -c sentence"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
+    columns = ("id", "kind", "subject", "status", "due_at", "failures", "sentence")
+    arguments = (
+        arg(
             "--lease", metavar="REF", help="only of this lease: its name, or its id even if deleted"
-        )
-        parser.add_argument(
+        ),
+    )
+    filters = (
+        arg(
             "--status",
             metavar="STATUS",
             choices=sorted(OPERATION),
             help=f"only in this state: {', '.join(sorted(OPERATION))}",
-        )
-        return parser
+        ),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        subject = parsed_args.lease
+    def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
+        subject = args.lease
         if subject and not UUID.fullmatch(subject):
             subject = self.client.leases.find(subject)["id"]
-        found = self.client.operations.list(subject=subject, status=parsed_args.status)
-        columns = ("id", "kind", "subject", "status", "due_at", "failures", "sentence")
-        return rows(columns, ({**each, "failures": each.get("attempts")} for each in found))
+        return self.client.operations.list(subject=subject, **wanted)
+
+    def row(self, found: Object) -> Object:
+        return {**found, "failures": found.get("attempts")}
 
 
-# holdfast observation list
+REPORTED = ("failed", "noted", "well", "alert", "raised", "again", "no_data", "cleared")
 
 
-OBSERVATION_COLUMNS = (
-    "observed_at",
-    "observer",
-    "subject",
-    "state",
-    "what",
-    "since",
-    "incident_id",
-)
-WORDS = ("failed", "noted", "well", "alert", "raised", "again", "no_data", "cleared")
-
-
-class ObservationList(ListCommand):
+class ObservationList(ListObjects):
     """List the reports of host monitors and agents, newest first.
 
     Reports are about failed and recovered guests and services, notes about guests, votes about
@@ -173,33 +134,23 @@ class ObservationList(ListCommand):
   holdfast observation list --host cmp-07 --since '2027-01-31 18:00'
   holdfast observation list --subject server:3c0f4b9e-6d0a-4f3c-9a51-0b6f7d1f2a3b
   holdfast observation list --subject process:cmp-07:libvirtd -f json"""
+    notes = (cli.DATES,)
+    columns = ("observed_at", "observer", "subject", "state", "what", "since", "incident_id")
+    filters = (
+        arg("--subject", help="server:UUID, process:HOST:NAME or host:NAME"),
+        arg("--host", help="about this host, and what was seen on it"),
+        arg("--kind", choices=(*STATES, HOST_HEALTH), help="only of this kind"),
+        arg("--state", choices=REPORTED, help="only in this state"),
+        arg("--since", type=cli.date, metavar="DATE", help="observed then or later"),
+        LIMIT,
+    )
 
-    def get_epilog(self) -> str:
-        return super().get_epilog() + "\n" + cli.DATES
+    def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
+        return self.client.observations.list(**wanted)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("--subject", help="server:UUID, process:HOST:NAME or host:NAME")
-        add("--host", help="about this host, and what was seen on it")
-        add("--kind", choices=(*STATES, HOST_HEALTH), help="only of this kind")
-        add("--state", choices=WORDS, help="only in this state")
-        add("--since", type=cli.date, metavar="DATE", help="observed then or later")
-        add("--limit", type=cli.count, metavar="N", help="at most N; default: 100")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        args = parsed_args
-        wanted = {name: getattr(args, name) for name in ("subject", "host", "kind", "state")}
-        since = args.since and args.since.at(dates.now()).isoformat()
-        found = self.client.observations.list(**wanted, since=since, limit=args.limit)
-        return rows(OBSERVATION_COLUMNS, map(_observation_row, found))
-
-
-def _observation_row(one: dict[str, Any]) -> dict[str, Any]:
-    """Return the table row of an observation, with a readable description."""
-    names = ("id", "observer", "subject", "kind", "state", "evidence")
-    since = datetime.fromisoformat(one["since"])
-    what = Observed(**{name: one[name] for name in names}, since=since).what
-    times = {name: Moment(one[name]) for name in ("since", "observed_at")}
-    return {**one, **times, "what": what, "incident_id": one["incident_id"] or ""}
+    def row(self, found: Object) -> Object:
+        names = ("id", "observer", "subject", "kind", "state", "evidence")
+        since = datetime.fromisoformat(found["since"])
+        what = Observed(**{name: found[name] for name in names}, since=since).what
+        times = {name: Moment(found[name]) for name in ("since", "observed_at")}
+        return {**found, **times, "what": what, "incident_id": found["incident_id"] or ""}

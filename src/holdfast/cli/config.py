@@ -10,7 +10,7 @@ from cliff.command import Command
 from cliff.show import ShowOne
 
 from holdfast import conf as configuration
-from holdfast.cli import Base
+from holdfast.cli import Base, arg
 
 
 def sample() -> str:
@@ -28,11 +28,7 @@ class Sample(Base, Command):
     """Print a sample configuration file: every option with help and default."""
 
     example = "  holdfast config sample > holdfast.conf"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--output", metavar="FILE", help="write here instead of to the screen")
-        return parser
+    arguments = (arg("--output", metavar="FILE", help="write here instead of to the screen"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         text = sample()
@@ -46,24 +42,19 @@ class Sample(Base, Command):
 # holdfast db sync, holdfast db version: the schema of the configured database
 
 
-def config_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        action="append",
-        help="configuration file (default: holdfast.conf in /etc/holdfast or ~/.holdfast)",
-    )
+CONFIG = arg(
+    "--config",
+    metavar="FILE",
+    action="append",
+    help="configuration file (default: holdfast.conf in /etc/holdfast or ~/.holdfast)",
+)
 
 
 class Sync(Base, Command):
     """Upgrade the database schema to the version of this program. Safe to repeat."""
 
     example = "  holdfast db sync --config /etc/holdfast/holdfast.conf"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        config_option(parser)
-        return parser
+    arguments = (CONFIG,)
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         from holdfast.app.service import Core
@@ -82,11 +73,7 @@ class Version(Base, ShowOne):
     """Show the schema version of the database and the version this program needs."""
 
     example = "  holdfast db version -f json"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        config_option(parser)
-        return parser
+    arguments = (CONFIG,)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         from holdfast.app.service import Core

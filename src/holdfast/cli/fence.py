@@ -17,8 +17,8 @@ from oslo_config import cfg
 from sqlalchemy.engine import make_url
 
 from holdfast import conf as configuration
-from holdfast.cli import Base, ListCommand, ShowCommand, Table, one, rows
-from holdfast.cli.config import config_option
+from holdfast.cli import Base, ListCommand, ShowCommand, Table, arg, one, rows
+from holdfast.cli.config import CONFIG
 from holdfast.model.errors import DriverError, HoldfastError, NotFound
 from holdfast.ports.fence import OFF, ON, UNKNOWN
 from holdfast.runtime.clock import SystemClock
@@ -42,12 +42,7 @@ class Check(ListCommand):
     example = """\
   holdfast fence check --config /etc/holdfast/holdfast.conf
   holdfast fence check cmp-1 cmp-2 -f json"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        config_option(parser)
-        parser.add_argument("hosts", nargs="*", metavar="HOST", help="these only")
-        return parser
+    arguments = (CONFIG, arg("hosts", nargs="*", metavar="HOST", help="these only"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         conf = configuration.load([], parsed_args.config)
@@ -78,12 +73,7 @@ class Status(ShowCommand):
     """
 
     example = "  holdfast fence status cmp-1 --config /etc/holdfast/holdfast.conf"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        config_option(parser)
-        parser.add_argument("host", metavar="HOST")
-        return parser
+    arguments = (CONFIG, arg("host", metavar="HOST"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         conf = configuration.load([], parsed_args.config)
@@ -102,20 +92,18 @@ class Switch(Base):
 
     wanted = ""
     means = ""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        config_option(parser)
-        parser.add_argument("host", metavar="HOST")
-        parser.add_argument("--yes", action="store_true", help="it is meant: without it nothing is")
-        parser.add_argument(
+    arguments = (
+        CONFIG,
+        arg("host", metavar="HOST"),
+        arg("--yes", action="store_true", help="it is meant: without it nothing is"),
+        arg(
             "--wait",
             type=float,
             default=60.0,
             metavar="S",
             help="so long the device may take until it reads so (default 60)",
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         host, clock = parsed_args.host, SystemClock()
@@ -127,7 +115,7 @@ class Switch(Base):
             if not parsed_args.yes:
                 raise RuntimeError(f"{self.means.format(what)}; say --yes if you mean it")
             began = clock.monotonic()
-            getattr(fences, self.wanted)(host)
+            self.switch(fences, host)
             state = self._read(fences, host)
             while state != self.wanted and clock.monotonic() - began < parsed_args.wait:
                 clock.wait(threading.Event(), POLL_S)
@@ -139,6 +127,9 @@ class Switch(Base):
                 f" be {self.wanted}"
             )
         self.app.stdout.write(f"{host} is {self.wanted}, read back after {took:.1f} s\n")
+
+    def switch(self, fences: "Fences", host: str) -> None:
+        raise NotImplementedError
 
     def _read(self, fences: "Fences", host: str) -> str:
         """Read the power state; UNKNOWN if a device busy with switching does not answer."""
@@ -161,6 +152,9 @@ class Off(Switch):
     wanted = OFF
     means = "this cuts the power of {} at once, with everything that runs on it"
 
+    def switch(self, fences: "Fences", host: str) -> None:
+        fences.off(host)
+
 
 class On(Switch):
     """Switch the power of a host on, and read the state back.
@@ -171,6 +165,9 @@ class On(Switch):
     example = "  holdfast fence on cmp-1 --yes --config /etc/holdfast/holdfast.conf"
     wanted = ON
     means = "this switches {} on"
+
+    def switch(self, fences: "Fences", host: str) -> None:
+        fences.on(host)
 
 
 def read_power(fences: "Fences", host: str) -> Mapping[str, Any]:

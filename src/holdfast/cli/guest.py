@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast guests`: guests of this host as seen by the agent, and checks of the agent's files.
+"""`holdfast guest`: guests of this host as seen by the agent, and checks of the agent's files.
 
 `list`, `watch`, `simulate` and `status` ask the agent through its socket, and no server.
 `expect` compares the cloud with the hypervisor and needs only the agent's configuration.
-`filters check`, `filters test` and `services check` read files.
+`filter check`, `filter test` and `service check` read files.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from cliff.command import Command
 from oslo_config import cfg
@@ -22,12 +22,23 @@ from oslo_config import cfg
 from holdfast import conf as configuration
 from holdfast.agent import guest_filters, guest_store, processes
 from holdfast.agent.expected import Difference, HostComparison, compare, differences
-from holdfast.agent.guest_filters import BadFilter, Filter, Rule
+from holdfast.agent.guest_filters import Filter, Rule
 from holdfast.agent.guest_state import GuestEvent
-from holdfast.agent.processes import BadServices, Service
+from holdfast.agent.processes import Service
 from holdfast.app import agent
-from holdfast.cli import Base, Lines, ListCommand, Table, rows, typed
-from holdfast.cli.matrix import listed
+from holdfast.cli import (
+    Arguments,
+    Base,
+    Lines,
+    ListCommand,
+    Table,
+    arg,
+    either,
+    reading,
+    rows,
+    typed,
+    values,
+)
 from holdfast.client import admin, dates
 from holdfast.client.errors import ClientError, NotReachable
 from holdfast.drivers import connect_guests
@@ -121,7 +132,7 @@ def _verdict(said: Said) -> str:
 
 
 def event_lines(item: Said, now: datetime) -> str:
-    """Format an item of `guests watch`.
+    """Format an item of `guest watch`.
 
     12:00:00.123 told     web-1: failed: stopped failed, by defaults line 6: …
     """
@@ -189,28 +200,25 @@ _GUEST = (
 _TOLD = ("after_s", "guest", "state", "event", "detail", "reason", "disk", "rule")
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config-file",
-        "--config",
-        dest="config",
-        metavar="FILE",
-        action="append",
-        help="the agent's configuration file (default: holdfast.conf in /etc/holdfast or "
-        "~/.holdfast)",
-    )
+#: The advice for a recording in a wrong encoding.
+RECORDING = "record it as lines of JSON"
+CONFIG = arg(
+    "--config-file",
+    "--config",
+    dest="config",
+    metavar="FILE",
+    action="append",
+    help="the agent's configuration file (default: holdfast.conf in /etc/holdfast or ~/.holdfast)",
+)
 
 
 class Asking(Base):
     """A command that asks the agent of this host through its socket."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--socket", metavar="PATH", help="the agent's socket; default: [agent] socket"
-        )
-        add_config(parser)
-        return parser
+    arguments: ClassVar[Arguments] = (
+        arg("--socket", metavar="PATH", help="the agent's socket; default: [agent] socket"),
+        CONFIG,
+    )
 
     def place(self, args: argparse.Namespace) -> str:
         if args.socket:
@@ -236,8 +244,8 @@ class List(Asking, ListCommand):
     traces and the metadata.
     """
 
-    example = """  holdfast guests list
-  holdfast guests list -f json --socket /run/holdfast/agent.sock"""
+    example = """  holdfast guest list
+  holdfast guest list -f json --socket /run/holdfast/agent.sock"""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         said = admin.ask(self.place(parsed_args), "guests.list", timeout_s=10.0)
@@ -251,28 +259,36 @@ class List(Asking, ListCommand):
         return columns, [(*row[:-1], Faults(row[-1].machine_readable())) for row in values]
 
 
+@typed
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 < found < float("inf"):
+        raise ValueError(f"{text!r} is no time: write seconds, more than 0")
+    return found
+
+
 class Watch(Asking, Command):
     """Show events of the guests of this host as they happen, until Ctrl-C.
 
     There is a line for each event, each reading of all guests, each verdict of the filters,
     each report and each delivery attempt. With --json the command prints only events and
-    readings, as lines for `holdfast guests filters test` to replay; the first line is the
+    readings, as lines for `holdfast guest filter test` to replay; the first line is the
     initial state. A reader that is too slow misses events and gets a warning. Ends with 1 if
     the agent ends.
     """
 
-    example = """  holdfast guests watch
-  holdfast guests watch --guest web-1 --for 60
-  holdfast guests watch --json > monday.jsonl"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--for", dest="seconds", type=_seconds, metavar="SECONDS", help="end after so long"
-        )
-        parser.add_argument("--guest", metavar="NAME|UUID", help="of this guest alone")
-        parser.add_argument("--json", action="store_true", help="a recording, as lines of JSON")
-        return parser
+    example = """  holdfast guest watch
+  holdfast guest watch --guest web-1 --for 60
+  holdfast guest watch --json > monday.jsonl"""
+    arguments = (
+        *Asking.arguments,
+        arg("--for", dest="seconds", type=_seconds, metavar="SECONDS", help="end after so long"),
+        arg("--guest", metavar="NAME|UUID", help="of this guest alone"),
+        arg("--json", action="store_true", help="a recording, as lines of JSON"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         until = None
@@ -301,6 +317,11 @@ class Watch(Asking, Command):
         print(line, file=self.app.stdout, flush=True)
 
 
+DETAILS = tuple(
+    arg(f"--{name}", help=f"its {name}") for name in ("detail", "reason", "disk", "path")
+)
+
+
 class Simulate(Asking, ListCommand):
     """Show the reports that an event of a guest would cause now, and the rule behind each.
 
@@ -310,29 +331,27 @@ class Simulate(Asking, ListCommand):
     agent's memory stays as it is.
     """
 
-    example = """  holdfast guests simulate --guest web-1 --event lifecycle --detail crashed
-  holdfast guests simulate --guest web-1 '{"kind": "io_error", "detail": "pause", "disk": "vda"}'
-  holdfast guests simulate monday.jsonl
-  holdfast guests simulate --guest web-1 --event watchdog --detail poweroff --for-real"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add(
+    example = """  holdfast guest simulate --guest web-1 --event lifecycle --detail crashed
+  holdfast guest simulate --guest web-1 '{"kind": "io_error", "detail": "pause", "disk": "vda"}'
+  holdfast guest simulate monday.jsonl
+  holdfast guest simulate --guest web-1 --event watchdog --detail poweroff --for-real"""
+    arguments = (
+        *Asking.arguments,
+        arg(
             "record",
             nargs="?",
             help="an event as JSON, or a file with one to a line (- is stdin), as "
             "docs/concepts/guests.md says; time, uuid and name may be left out",
-        )
-        add("--guest", metavar="NAME|UUID", help="to whom it happens")
-        add("--event", choices=KINDS, help="what kind of event")
-        for name in ("detail", "reason", "disk", "path"):
-            add(f"--{name}", help=f"its {name}")
-        how = parser.add_mutually_exclusive_group()
-        how.add_argument("--dry-run", action="store_true", help="change nothing (the default)")
-        how.add_argument("--for-real", action="store_true", help="tell Holdfast")
-        add("--yes", action="store_true", help="do not ask before Holdfast is told")
-        return parser
+        ),
+        arg("--guest", metavar="NAME|UUID", help="to whom it happens"),
+        arg("--event", choices=KINDS, help="what kind of event"),
+        *DETAILS,
+        either(
+            arg("--dry-run", action="store_true", help="change nothing (the default)"),
+            arg("--for-real", action="store_true", help="tell Holdfast"),
+        ),
+        arg("--yes", action="store_true", help="do not ask before Holdfast is told"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         place = self.place(parsed_args)
@@ -370,8 +389,8 @@ class Status(Asking, Command):
     reached. With --quiet the command prints only errors.
     """
 
-    example = """  holdfast guests status
-  holdfast -q guests status --socket /run/holdfast/agent.sock"""
+    example = """  holdfast guest status
+  holdfast -q guest status --socket /run/holdfast/agent.sock"""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         try:
@@ -394,8 +413,7 @@ class Status(Asking, Command):
 
 
 def _records(asked: argparse.Namespace) -> list[Any]:
-    fields = {name: getattr(asked, name) for name in ("detail", "reason", "disk", "path")}
-    given = {name: value for name, value in fields.items() if value}
+    given = {name: value for name, value in values(DETAILS, asked).items() if value}
     if asked.event:
         if asked.record:
             raise InvalidInput("an event is described by options or by JSON, not by both")
@@ -415,29 +433,14 @@ def _records(asked: argparse.Namespace) -> list[Any]:
 def _lines(said: str) -> Sequence[str]:
     if said.lstrip().startswith("{"):
         return [said]
-    try:
+    with reading(said, RECORDING):
         if said == "-":
             return sys.stdin.read().splitlines()
         with open(said, encoding="utf-8") as file:
             return file.read().splitlines()
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{said} is not UTF-8: record it as lines of JSON") from error
-    except OSError as error:
-        raise InvalidInput(f"cannot read {said}: {error.strerror}") from error
 
 
-@typed
-def _seconds(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 < found < float("inf"):
-        raise ValueError(f"{text!r} is no time: write seconds, more than 0")
-    return found
-
-
-# holdfast guests expect: compares the cloud with the hypervisor of this host, on demand. The
+# holdfast guest expect: compares the cloud with the hypervisor of this host, on demand. The
 # command needs no agent, only the agent's configuration.
 
 
@@ -458,21 +461,19 @@ class Expect(ListCommand):
     Exit code: 0 nothing differs, 11 something does, 2 one side could not be asked.
     """
 
-    example = """  holdfast guests expect
-  holdfast guests expect --config-file /etc/holdfast/holdfast.conf --grace 0 -f json"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add_config(parser)
-        parser.add_argument("--host", help="what the cloud calls this host; default: [agent] host")
-        parser.add_argument(
+    example = """  holdfast guest expect
+  holdfast guest expect --config-file /etc/holdfast/holdfast.conf --grace 0 -f json"""
+    arguments = (
+        CONFIG,
+        arg("--host", help="what the cloud calls this host; default: [agent] host"),
+        arg(
             "--grace",
             metavar="SECONDS",
             type=float,
             default=GRACE_S,
             help="what differs is looked at again so much later; 0: it is not (default: 5)",
-        )
-        return parser
+        ),
+    )
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         try:
@@ -531,7 +532,7 @@ def _row(one: Difference, guests: Mapping[str, Guest]) -> dict[str, Any]:
     }
 
 
-# holdfast guests filters: check a filter file, and replay a recording through it
+# holdfast guest filter: check a filter file, and replay a recording through it
 
 
 _RULE = ("line", "event", "detail", "reason", "disk", "guest", "rate", "after_s", "do")
@@ -546,13 +547,9 @@ class FiltersCheck(ListCommand):
     lines and ends with 1.
     """
 
-    example = """  holdfast guests filters check
-  holdfast guests filters check /etc/holdfast/guest-filters.yaml"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("file", nargs="?", help="a filter file in YAML")
-        return parser
+    example = """  holdfast guest filter check
+  holdfast guest filter check /etc/holdfast/guest-filters.yaml"""
+    arguments = (arg("file", nargs="?", help="a filter file in YAML"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         filters = filters_of(parsed_args.file)
@@ -569,25 +566,18 @@ class FiltersTest(ListCommand):
     Grace times follow the times in the recording.
     """
 
-    example = """  holdfast guests filters test guest-filters.yaml monday.jsonl
-  holdfast guests filters test default monday.jsonl -f json"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("file", help="a filter file in YAML, or the word default")
-        parser.add_argument("events", help="a recording, as lines of JSON")
-        return parser
+    example = """  holdfast guest filter test guest-filters.yaml monday.jsonl
+  holdfast guest filter test default monday.jsonl -f json"""
+    arguments = (
+        arg("file", help="a filter file in YAML, or the word default"),
+        arg("events", help="a recording, as lines of JSON"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         name = parsed_args.events
         filters = filters_of(None if parsed_args.file == "default" else parsed_args.file)
-        try:
-            with open(name, encoding="utf-8") as file:
-                told = list(guest_store.replay(guest_store.read(file, name), filters))
-        except UnicodeDecodeError as error:
-            raise InvalidInput(f"{name} is not UTF-8: record it as lines of JSON") from error
-        except OSError as error:
-            raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
+        with reading(name, RECORDING), open(name, encoding="utf-8") as file:
+            told = list(guest_store.replay(guest_store.read(file, name), filters))
         if not told:
             self.say("nothing would be told: all of it is ordinary, or ignored by a rule")
         return rows(_REPORTED, [_reported(at, one) for at, one in told])
@@ -597,13 +587,8 @@ def filters_of(name: str | None) -> Filter:
     """Return the filters of a file, or the default filters."""
     if name is None:
         return guest_filters.default()
-    try:
-        with open(name, "rb") as file:
-            return guest_filters.parse(file.read(MAX_BYTES + 1), name)
-    except OSError as error:
-        raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
-    except BadFilter as error:
-        raise InvalidInput("\n".join(listed(name, error))) from error
+    with reading(name), open(name, "rb") as file:
+        return guest_filters.parse(file.read(MAX_BYTES + 1), name)
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
@@ -630,7 +615,7 @@ def _reported(at: datetime, one: GuestEvent) -> dict[str, Any]:
     return {"told_at": at.isoformat(), "guest": one.name, "state": one.state, **said}
 
 
-# holdfast guests services check: list the services in a services file
+# holdfast guest service check: list the services in a services file
 
 
 _SERVICE = ("line", "name", "known_by", "restart", "tries", "patience_s", "stable_s", "missed")
@@ -644,23 +629,14 @@ class ServicesCheck(ListCommand):
     restarts nothing.
     """
 
-    example = """  holdfast guests services check /etc/holdfast/services.yaml
-  holdfast guests services check /etc/masakarimonitors/process_list.yaml"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("file", help="a file of services in YAML")
-        return parser
+    example = """  holdfast guest service check /etc/holdfast/services.yaml
+  holdfast guest service check /etc/masakarimonitors/process_list.yaml"""
+    arguments = (arg("file", help="a file of services in YAML"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         name = parsed_args.file
-        try:
-            with open(name, "rb") as file:
-                found = processes.parse(file.read(MAX_BYTES + 1), name)
-        except OSError as error:
-            raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
-        except BadServices as error:
-            raise InvalidInput("\n".join(listed(name, error))) from error
+        with reading(name), open(name, "rb") as file:
+            found = processes.parse(file.read(MAX_BYTES + 1), name)
         self.tell(parsed_args, f"{name} can be used")
         return rows(_SERVICE, [_service_row(one) for one in found])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast host create | list | show | set | unset | delete | standing | health, host allocation
+"""holdfast host create | list | show | set | unset | delete | status | health, host allocation
 list, host property list | set"""
 
 import argparse
@@ -9,43 +9,46 @@ from typing import Any
 
 from cliff.columns import FormattableColumn
 
-from holdfast.cli import Base, Lines, ListCommand, Moment, ShowCommand, Table, one, pair, rows
-from holdfast.cli.lease import MOST_NAMED
+from holdfast.cli import (
+    MOST_NAMED,
+    DeleteEach,
+    Lines,
+    ListCommand,
+    ListObjects,
+    Moment,
+    ShowCommand,
+    ShowObject,
+    Table,
+    arg,
+    either,
+    one,
+    pair,
+    rows,
+)
+from holdfast.client.client import Hosts as EnrolledHosts
+from holdfast.client.client import Object, Objects
 from holdfast.hostmonitor.matrix import ALERT, DOWN, NONE, UNDECIDED, UNKNOWN, UP, after
 
 COLUMNS = (
-    "id",
-    "hypervisor_hostname",
-    "vcpus",
-    "memory_mb",
-    "local_gb",
-    "availability_zone",
+    *("id", "hypervisor_hostname", "vcpus", "memory_mb", "local_gb", "availability_zone"),
     "reservable",
 )
-STANDING = ("name", "state", "since", "why", "enrolled", "reservable", "segment")
-
-
-def _add_extra(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--extra",
-        action="append",
-        default=[],
-        type=pair,
-        metavar="KEY=VALUE",
-        help="a capability leases can ask for; repeat it for more",
-    )
+HOST = arg("ref", metavar="host", help="name, short or full, or id")
+EXTRA = arg(
+    "--extra",
+    action="append",
+    default=[],
+    type=pair,
+    metavar="KEY=VALUE",
+    help="a capability leases can ask for; repeat it for more",
+)
 
 
 class Create(ListCommand):
     """Enrol hosts, so leases can reserve them."""
 
     example = """  holdfast host create cmp-19 cmp-20 --extra gpu=True --extra room=a"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("names", nargs="+", metavar="name", help="as the hypervisor is called")
-        _add_extra(parser)
-        return parser
+    arguments = (arg("names", nargs="+", metavar="name", help="as the hypervisor is called"), EXTRA)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         extra = dict(parsed_args.extra)
@@ -54,155 +57,122 @@ class Create(ListCommand):
         return rows(COLUMNS, made)
 
 
-class List(ListCommand):
+class List(ListObjects):
     """List the hosts available for leases."""
 
     example = "  holdfast host list --sort-column hypervisor_hostname"
+    columns = COLUMNS
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        return rows(COLUMNS, self.client.hosts.list())
+    def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
+        return self.client.hosts.list()
 
 
-class Show(ShowCommand):
+class Show(ShowObject):
     """Show a host with its capabilities."""
 
     example = "  holdfast host show cmp-01"
+    arguments = (HOST,)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("host", help="name, short or full, or id")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        return one(self.client.hosts.find(parsed_args.host))
+    def fetch(self, ref: str, args: argparse.Namespace) -> Object:
+        return self.client.hosts.find(ref)
 
 
-class Status(ListCommand):
+class Status(ListObjects):
     """Show the status of hosts, since when, and the source; also of hosts not enrolled.
 
     A host that is `down` takes no reservations. A `returning` host takes none either: it looks
     healthy and waits until it has been healthy for long enough.
     """
 
-    example = """  holdfast host standing
-  holdfast host standing --state down"""
+    example = """  holdfast host status
+  holdfast host status --state down"""
+    columns = ("name", "state", "since", "why", "enrolled", "reservable", "segment")
+    filters = (
+        arg(
+            "--state",
+            choices=("up", "suspect", "down", "returning"),
+            help="only hosts with this status",
+        ),
+    )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        states = ("up", "suspect", "down", "returning")
-        parser.add_argument("--state", choices=states, help="only hosts that stand so")
-        return parser
+    def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
+        return self.client.hosts.statuses(**wanted)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        found = self.client.hosts.standings(parsed_args.state)
-        return rows(STANDING, ({**each, "since": Moment(each["since"])} for each in found))
+    def row(self, found: Object) -> Object:
+        return {**found, "since": Moment(found["since"])}
 
 
-class Set(ShowCommand):
+class Set(ShowObject):
     """Set or remove capabilities of a host.
 
     The API refuses if a reservation depends on the capability.
     """
 
     example = "  holdfast host set cmp-01 --extra gpu=True --unset burn_in"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("host", help="name, short or full, or id")
-        _add_extra(parser)
-        parser.add_argument(
+    arguments = (
+        HOST,
+        EXTRA,
+        arg(
             "--unset",
             action="append",
             default=[],
             metavar="KEY",
             help="a capability to take away; repeat it for more",
-        )
-        return parser
+        ),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        extra: dict[str, str | None] = dict(parsed_args.extra)
-        if twice := sorted(set(extra) & set(parsed_args.unset)):
+    def fetch(self, ref: str, args: argparse.Namespace) -> Object:
+        extra: dict[str, str | None] = dict(args.extra)
+        if twice := sorted(set(extra) & set(args.unset)):
             self.parser.error(f"both --extra and --unset name {', '.join(twice)}")
-        extra |= dict.fromkeys(parsed_args.unset)
+        extra |= dict.fromkeys(args.unset)
         if not extra:
             self.parser.error("nothing to change: give --extra or --unset")
-        host = self.client.hosts.find(parsed_args.host)
-        return one(self.client.hosts.update(host["id"], extra))
+        return self.client.hosts.update(self.client.hosts.find(ref)["id"], extra)
 
 
-class Unset(ShowCommand):
+class Unset(ShowObject):
     """Remove capabilities from a host.
 
     The API refuses if a reservation depends on a capability.
     """
 
     example = "  holdfast host unset cmp-01 burn_in room"
+    arguments = (HOST, arg("keys", nargs="+", metavar="key", help="a capability to take away"))
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("host", help="name, short or full, or id")
-        parser.add_argument("keys", nargs="+", metavar="key", help="a capability to take away")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        host = self.client.hosts.find(parsed_args.host)
-        return one(self.client.hosts.update(host["id"], dict.fromkeys(parsed_args.keys)))
+    def fetch(self, ref: str, args: argparse.Namespace) -> Object:
+        host = self.client.hosts.find(ref)
+        return self.client.hosts.update(host["id"], dict.fromkeys(args.keys))
 
 
-class Delete(Base):
+class Delete(DeleteEach):
     """Remove hosts from reservation; fails for a host with reservations or servers."""
 
     example = "  holdfast host delete cmp-19 cmp-20"
+    arguments = (arg("refs", nargs="+", metavar="host", help="name, short or full, or id"),)
+    noun, named = "host", "hypervisor_hostname"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("hosts", nargs="+", metavar="host", help="name, short or full, or id")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.each(parsed_args.hosts, self._delete)
-
-    def _delete(self, ref: str) -> None:
-        host = self.client.hosts.find(ref)
-        self.client.hosts.delete(host["id"])
-        what = f"host {host['hypervisor_hostname']} ({host['id']})"
-        self.say_deleted(what, lambda: self.client.hosts.show(host["id"]))
+    def resource(self) -> EnrolledHosts:
+        return self.client.hosts
 
 
-class AllocationList(ListCommand):
+class AllocationList(ListObjects):
     """List which reservation holds which host, and when."""
 
     example = """  holdfast host allocation list --sort-column start_date
   holdfast host allocation list --lease nightly-tests"""
+    columns = ("host", "reservation_id", "lease_id", "start_date", "end_date")
+    arguments = (arg("--lease", help="only of this lease, name or id"),)
+    filters = (arg("--reservation-id", help="only of this reservation"),)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--lease", help="only of this lease, name or id")
-        parser.add_argument("--reservation-id", help="only of this reservation")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        ref = parsed_args.lease
-        lease_id = self.client.leases.find(ref)["id"] if ref else None
-        found = self.client.hosts.allocations(
-            lease_id=lease_id, reservation_id=parsed_args.reservation_id
-        )
+    def fetch(self, args: argparse.Namespace, wanted: Object) -> Iterator[Object]:
+        lease_id = self.client.leases.find(args.lease)["id"] if args.lease else None
+        found = self.client.hosts.allocations(lease_id=lease_id, **wanted)
         names = {str(host["id"]): host["hypervisor_hostname"] for host in self.client.hosts.list()}
-        columns = ("host", "reservation_id", "lease_id", "start_date", "end_date")
-        held = (
-            _held(names.get(str(each["resource_id"])), each["resource_id"], reservation)
-            for each in found
-            for reservation in each["reservations"]
-        )
-        return rows(columns, held)
-
-
-def _held(name: str | None, host_id: Any, reservation: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **reservation,
-        "host": name or str(host_id),
-        "reservation_id": reservation["id"],
-    }
+        for each in found:
+            host = names.get(str(each["resource_id"])) or str(each["resource_id"])
+            for reservation in each["reservations"]:
+                yield {**reservation, "host": host, "reservation_id": reservation["id"]}
 
 
 class PropertyList(ListCommand):
@@ -210,14 +180,10 @@ class PropertyList(ListCommand):
 
     example = """  holdfast host property list --detail
   holdfast host property list --all"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--detail", action="store_true", help="with the values hosts have")
-        parser.add_argument(
-            "--all", action="store_true", help="private ones too; for administrators"
-        )
-        return parser
+    arguments = (
+        arg("--detail", action="store_true", help="with the values hosts have"),
+        arg("--all", action="store_true", help="private ones too; for administrators"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         args = parsed_args
@@ -229,14 +195,14 @@ class PropertySet(ShowCommand):
     """Hide a capability from ordinary users, or make the capability visible."""
 
     example = "  holdfast host property set purchase_order --private"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("name", help="the capability")
-        who = parser.add_mutually_exclusive_group(required=True)
-        who.add_argument("--private", action="store_true", help="only administrators see it")
-        who.add_argument("--public", action="store_true", help="everybody sees it")
-        return parser
+    arguments = (
+        arg("name", help="the capability"),
+        either(
+            arg("--private", action="store_true", help="only administrators see it"),
+            arg("--public", action="store_true", help="everybody sees it"),
+            required=True,
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         args = parsed_args
@@ -333,8 +299,8 @@ def explained(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {name:<{width}}  {signs()[seen['state']]} {network_line(seen)}"
     yield f"row: [{', '.join(health.values())}]: {found['sentence']}"
     yield f"votes: {votes_line(found['votes'])}"
-    if found["standing"]:
-        yield f"standing: {status_line(found['standing'])}"
+    if found["status"]:
+        yield f"status: {status_line(found['status'])}"
     yield f"so: {consequence(found)}"
 
 
@@ -365,10 +331,10 @@ def votes_line(votes: Mapping[str, Any]) -> str:
     return f"{', '.join(said) or 'nobody'}; it takes {votes['needed']}, and more than are against"
 
 
-def status_line(standing: Mapping[str, Any]) -> str:
-    since = f" since {Moment(standing['since']).human_readable()} UTC" if standing["since"] else ""
-    why = f": {standing['why']}" if standing["why"] else ""
-    return f"{standing['state']}{since}{why}"
+def status_line(status: Mapping[str, Any]) -> str:
+    since = f" since {Moment(status['since']).human_readable()} UTC" if status["since"] else ""
+    why = f": {status['why']}" if status["why"] else ""
+    return f"{status['state']}{since}{why}"
 
 
 def consequence(found: Mapping[str, Any]) -> str:
@@ -424,12 +390,10 @@ class Health(ListCommand):
     example = """  holdfast host health
   holdfast host health --bad
   holdfast host health cmp-07"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("host", nargs="?", help="only this one: name, short or full")
-        parser.add_argument("--bad", action="store_true", help="those that are not up everywhere")
-        return parser
+    arguments = (
+        arg("host", nargs="?", help="only this one: name, short or full"),
+        arg("--bad", action="store_true", help="those that are not up everywhere"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         if parsed_args.host is None:

@@ -1,17 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast incident list | show | watch | explain | pause | resume | retry | abort | approve |
-confirm-off | report"""
+"""holdfast incident list | show | watch | explain | retry | abort | confirm-off | report"""
 
 import argparse
 import shutil
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast import cli
-from holdfast.cli import Base, Lines, ListCommand, Moment, ShowCommand, Table, one, rows, typed
+from holdfast.cli import (
+    ActOnEach,
+    Arguments,
+    Base,
+    Lines,
+    ListObjects,
+    Moment,
+    ShowCommand,
+    Table,
+    arg,
+    either,
+    one,
+)
+from holdfast.cli.recovery import paused_line, reason
 from holdfast.cli.repair import Wrapped
 from holdfast.client import dates
+from holdfast.client.client import Object, Objects
 from holdfast.client.errors import NotReachable, Unavailable
 from holdfast.model.incident import KINDS
 from holdfast.model.state_machines import INCIDENT
@@ -22,7 +34,7 @@ from holdfast.model.state_machines import INCIDENT
 OPEN = ("open", "held", "running")
 #: End states that need an operator.
 BAD = ("failed", "aborted")
-_MARKS = {"done": "+", "under way": ">", "to come": " "}
+_MARKS = {"done": "+", "skipped": "-", "under way": ">", "to come": " "}
 #: The order of servers: failed and ongoing moves first.
 _ORDER = ("failed", "ongoing", "pending", "ignored", "succeeded")
 
@@ -72,7 +84,7 @@ class Counts(Lines):
         return counted(self._value)
 
 
-def shown(incident: dict[str, Any], *, everything: bool) -> Table:
+def shown(incident: Object, *, everything: bool) -> Table:
     hidden = {"details"} if incident["status"] in OPEN else {"details", "work"}
     if everything:
         hidden = set()
@@ -103,27 +115,14 @@ def counted(moves: dict[str, int]) -> str:
     return said
 
 
-def server_line(move: dict[str, Any]) -> str:
+def server_line(move: Object) -> str:
     way = f"{move['from']} -> {move['to']}" if move["to"] else move["from"]
     tries = f", {move['attempts']} attempts" if move["attempts"] > 1 else ""
     said = f": {move['message']}" if move["message"] else ""
     return f"{move['name']} {way} {move['status']}{tries}{said}"
 
 
-def paused_line(pause: dict[str, Any]) -> str:
-    """Format the notice of a pause, which every list of incidents shows."""
-    name = pause["segment"] or pause["segment_id"]
-    where = f"in segment {name}" if name else "everywhere"
-    until = pause["expires_at"]
-    lasts = f"until {Moment(until).human_readable()} UTC" if until else "until it is resumed"
-    option = f" --segment {name}" if name else ""
-    return (
-        f"RECOVERY IS PAUSED {where}, by {pause['author']}, {lasts}: {pause['reason']}"
-        f" (end it: holdfast incident resume{option})"
-    )
-
-
-def screen(incident: dict[str, Any], width: int, height: int) -> Sequence[str]:
+def screen(incident: Object, width: int, height: int) -> Sequence[str]:
     """Return the progress of an incident, cut to the size of the terminal."""
     lines = list(_screen(incident))
     if len(lines) > height:
@@ -132,7 +131,7 @@ def screen(incident: dict[str, Any], width: int, height: int) -> Sequence[str]:
     return [line[: max(1, width)] for line in lines]
 
 
-def _screen(incident: dict[str, Any]) -> Iterator[str]:
+def _screen(incident: Object) -> Iterator[str]:
     yield f"{incident['id']}  {incident['cause']}"
     yield f"{incident['status'].upper()}: {incident['sentence']}"
     for verdict in incident["verdicts"]:
@@ -147,10 +146,10 @@ def _screen(incident: dict[str, Any]) -> Iterator[str]:
         yield f"    {server_line(move)}"
 
 
-def progress_lines(incident: dict[str, Any]) -> Iterator[str]:
+def progress_lines(incident: Object) -> Iterator[str]:
     """Yield the progress of an incident, line by line; the caller omits lines already printed."""
     for step in incident["steps"]:
-        if step["status"] == "done":
+        if step["finished_at"]:
             yield f"{_clock(step['finished_at'])} {step['name']}: {step['sentence']}"
     for move in incident["servers"]:
         if move["status"] in ("succeeded", "failed", "ignored"):
@@ -162,33 +161,16 @@ def _clock(moment: str | None) -> str:
     return Moment(moment).human_readable()[11:]
 
 
-COLUMNS = ("id", "kind", "host", "status", "opened_at", "closed_at", "servers", "sentence")
 POLL_S = 1.0
 PATIENCE = 30  # failed polls in a row before watching gives up
-FOREVER = "forever"
 _UP_AND_CLEAR = "\x1b[{}F\x1b[J"
 
 
-@typed
-def _lasts(text: str) -> timedelta | None:
-    return None if text == FOREVER else dates.span(text)
+INCIDENT_ID = arg("incident", help="its id, or the beginning of it")
+STATUSES = sorted(INCIDENT)
 
 
-def _add_incident(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("incident", help="its id, or the beginning of it")
-
-
-def _add_reason(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    parser.add_argument(
-        "--reason",
-        metavar="TEXT",
-        required=required,
-        default="",
-        help="why; it is kept, and shown to those who ask",
-    )
-
-
-class List(ListCommand):
+class List(ListObjects):
     """List incidents, newest first: subject, status, and servers moved.
 
     If recovery is paused, a line above the table says so.
@@ -197,55 +179,40 @@ class List(ListCommand):
     example = """  holdfast incident list --open
   holdfast incident list --host cmp-07 --since '2027-01-31 18:00'
   holdfast incident list --status failed -f json -c id -c sentence"""
+    notes = (cli.DATES,)
+    columns = ("id", "kind", "host", "status", "opened_at", "closed_at", "servers", "sentence")
+    arguments = (
+        either(
+            arg("--open", action="store_true", help="only those that are not over"),
+            arg("--closed", action="store_true", help="only those that are over"),
+        ),
+    )
+    filters = (
+        arg("--status", choices=STATUSES, metavar="STATUS", help=f"one of {', '.join(STATUSES)}"),
+        arg("--kind", choices=sorted(KINDS), help="only of hosts, guests, processes or alarms"),
+        arg("--host", help="only of this host, or of guests on it"),
+        arg("--segment", metavar="NAME|ID", help="only in this segment"),
+        arg("--since", type=cli.date, metavar="DATE", help="only those opened then or later"),
+        arg("--limit", type=cli.count, metavar="N", help="at most N; default: 100"),
+        arg("--marker", metavar="ID", help="those that are older than this one"),
+    )
 
-    def get_epilog(self) -> str:
-        return super().get_epilog() + "\n" + cli.DATES
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add, statuses = parser.add_argument, sorted(INCIDENT)
-        add("--status", choices=statuses, metavar="STATUS", help=f"one of {', '.join(statuses)}")
-        add("--kind", choices=sorted(KINDS), help="only of hosts, guests, processes or alarms")
-        add("--host", help="only of this host, or of guests on it")
-        add("--segment", metavar="NAME|ID", help="only in this segment")
-        which = parser.add_mutually_exclusive_group()
-        which.add_argument("--open", action="store_true", help="only those that are not over")
-        which.add_argument("--closed", action="store_true", help="only those that are over")
-        add("--since", type=cli.date, metavar="DATE", help="only those opened then or later")
-        add("--limit", type=cli.count, metavar="N", help="at most N; default: 100")
-        add("--marker", metavar="ID", help="those that are older than this one")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        args = parsed_args
-        since = args.since and args.since.at(dates.now()).isoformat()
-        found = self.client.incidents.list(
-            open=True if args.open else False if args.closed else None,
-            status=args.status,
-            kind=args.kind,
-            host=args.host,
-            segment=args.segment,
-            since=since,
-            limit=args.limit,
-            marker=args.marker,
-        )
+    def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
+        which = True if args.open else False if args.closed else None
+        found = self.client.incidents.list(open=which, **wanted)
         for pause in self.client.pauses.list():
             self.tell(args, paused_line(pause))
-        return rows(COLUMNS, map(_row, found))
+        return found
 
-
-def _row(incident: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **incident,
-        "servers": Counts(incident["moves"]),
-        "sentence": Wrapped(incident["sentence"]),
-    }
+    def row(self, found: Object) -> Object:
+        moves, sentence = Counts(found["moves"]), Wrapped(found["sentence"])
+        return {**found, "servers": moves, "sentence": sentence}
 
 
 class _Watching(Base):
     """A command that can follow an incident to its end."""
 
-    def follow(self, incident: dict[str, Any], out: Any) -> dict[str, Any]:
+    def follow(self, incident: Object, out: Any) -> Object:
         """Print the progress until the incident ends: a screen on a terminal, elsewhere lines."""
         draw = _Screen(out) if out.isatty() else _Log(out)
         while True:
@@ -256,7 +223,7 @@ class _Watching(Base):
             dates.sleep(POLL_S)
             incident = self._again(incident)
 
-    def _again(self, incident: dict[str, Any]) -> dict[str, Any]:
+    def _again(self, incident: Object) -> Object:
         """Poll the incident; a server that is briefly unreachable does not end the command."""
         for _ in range(PATIENCE - 1):
             try:
@@ -273,7 +240,7 @@ class _Screen:
         self._out = out
         self._drawn = 0
 
-    def __call__(self, incident: dict[str, Any]) -> None:
+    def __call__(self, incident: Object) -> None:
         size = shutil.get_terminal_size()
         lines = screen(incident, size.columns - 1, size.lines - 2)
         clear = _UP_AND_CLEAR.format(self._drawn) if self._drawn else ""
@@ -289,7 +256,7 @@ class _Log:
         self._out = out
         self._said: set[str] = set()
 
-    def __call__(self, incident: dict[str, Any]) -> None:
+    def __call__(self, incident: Object) -> None:
         for line in progress_lines(incident):
             if line not in self._said:
                 self._said.add(line)
@@ -306,12 +273,10 @@ class Show(_Watching, ShowCommand):
     example = """  holdfast incident show 4f2c6b3e
   holdfast incident show 4f2c6b3e --watch
   holdfast incident show 4f2c6b3e -f json -c servers"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        _add_incident(parser)
-        parser.add_argument("--watch", action="store_true", help="follow it until it is over")
-        return parser
+    arguments = (
+        INCIDENT_ID,
+        arg("--watch", action="store_true", help="follow it until it is over"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         found = self.client.incidents.find(parsed_args.incident)
@@ -329,11 +294,7 @@ class Watch(_Watching):
     """
 
     example = "  holdfast incident watch 4f2c6b3e"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        _add_incident(parser)
-        return parser
+    arguments = (INCIDENT_ID,)
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.follow(self.client.incidents.find(parsed_args.incident), self.app.stdout)
@@ -343,88 +304,26 @@ class Explain(Base):
     """Explain an incident: observations, decisions with reasons, and actions."""
 
     example = "  holdfast incident explain 4f2c6b3e"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        _add_incident(parser)
-        return parser
+    arguments = (INCIDENT_ID,)
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         found = self.client.incidents.find(parsed_args.incident)
         self.app.stdout.write(self.client.incidents.explain(found["id"])["text"] + "\n")
 
 
-class Pause(Base):
-    """Pause recovery, everywhere or in a segment: Holdfast starts nothing new.
-
-    Holdfast still accepts and keeps reports, and finishes moves of servers already under way.
-    The pause takes effect at once, even while managers or the broker are down. A new pause of
-    the same place replaces the old one.
-    """
-
-    example = """  holdfast incident pause --reason 'core switch is being replaced'
-  holdfast incident pause --segment north --for 4h --reason 'power test in north'
-  holdfast incident pause --for forever --reason 'until the fences are trusted'"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--segment", metavar="NAME|ID", help="only there; default: everywhere")
-        parser.add_argument(
-            "--for",
-            dest="lasts",
-            type=_lasts,
-            default=timedelta(hours=1),
-            metavar="LENGTH",
-            help="45s, 30m, 2h, 1d, or forever: until it is resumed; default: 1h",
-        )
-        _add_reason(parser)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        args = parsed_args
-        made = self.client.pauses.pause(args.reason, segment=args.segment or "", lasts=args.lasts)
-        self.say(paused_line(made))
-
-
-class Resume(Base):
-    """Resume recovery: Holdfast checks waiting incidents again at once."""
-
-    example = """  holdfast incident resume
-  holdfast incident resume --segment north"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--segment", metavar="NAME|ID", help="there; default: everywhere")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.client.pauses.resume(segment=parsed_args.segment or "")
-        where = f"in segment {parsed_args.segment}" if parsed_args.segment else "everywhere"
-        self.say(f"recovery is no longer paused {where}")
-        for pause in self.client.pauses.list():
-            self.say(paused_line(pause))
-
-
-class _Order(Base):
+class _Order(ActOnEach):
     """A command that acts on incidents and prints the status of each."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "incidents", nargs="+", metavar="incident", help="its id, or the beginning of it"
-        )
-        return parser
+    arguments: ClassVar[Arguments] = (
+        arg("refs", nargs="+", metavar="incident", help="its id, or the beginning of it"),
+    )
 
-    def order(self, incident_id: str, reason: str) -> dict[str, Any]:
+    def order(self, incident_id: str, args: argparse.Namespace) -> Object:
         raise NotImplementedError
 
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        def do(ref: str) -> None:
-            found = self.client.incidents.find(ref)
-            said = self.order(found["id"], parsed_args.reason)
-            self.say(f"incident {said['id']} is {said['status']}: {said['sentence']}")
-
-        self.each(parsed_args.incidents, do)
+    def act(self, ref: str, args: argparse.Namespace) -> str:
+        said = self.order(self.client.incidents.find(ref)["id"], args)
+        return f"incident {said['id']} is {said['status']}: {said['sentence']}"
 
 
 class Retry(_Order):
@@ -435,14 +334,10 @@ class Retry(_Order):
     """
 
     example = "  holdfast incident retry 4f2c6b3e && holdfast incident watch 4f2c6b3e"
+    arguments = (*_Order.arguments, reason(required=False))
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        _add_reason(parser, required=False)
-        return parser
-
-    def order(self, incident_id: str, reason: str) -> dict[str, Any]:
-        return self.client.incidents.retry(incident_id, reason)
+    def order(self, incident_id: str, args: argparse.Namespace) -> Object:
+        return self.client.incidents.retry(incident_id, args.reason)
 
 
 class Abort(_Order):
@@ -453,14 +348,10 @@ class Abort(_Order):
     """
 
     example = "  holdfast incident abort 4f2c6b3e --reason 'a drill, the host is well'"
+    arguments = (*_Order.arguments, reason())
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        _add_reason(parser)
-        return parser
-
-    def order(self, incident_id: str, reason: str) -> dict[str, Any]:
-        return self.client.incidents.abort(incident_id, reason)
+    def order(self, incident_id: str, args: argparse.Namespace) -> Object:
+        return self.client.incidents.abort(incident_id, args.reason)
 
 
 class ConfirmOff(_Order):
@@ -472,53 +363,19 @@ class ConfirmOff(_Order):
     """
 
     example = "  holdfast incident confirm-off 4f2c6b3e --reason 'plug pulled, I stand before it'"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        _add_reason(parser)
-        parser.add_argument(
+    arguments = (
+        *_Order.arguments,
+        reason(),
+        arg(
             "--despite-power-on",
             action="store_true",
             help="the host is off though its fence reads on; the incident's story says so",
-        )
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self._despite = parsed_args.despite_power_on
-        super().take_action(parsed_args)
-
-    def order(self, incident_id: str, reason: str) -> dict[str, Any]:
-        return self.client.incidents.confirm_off(
-            incident_id, reason, despite_power_on=self._despite
-        )
-
-
-class Approve(Base):
-    """Confirm that a mass failure is real: recovery held by the mass-failure guard continues.
-
-    The approval lasts an hour, for the recovery of hosts and the repair of reservations alike.
-    """
-
-    example = (
-        """  holdfast incident approve --domain rack-b --reason 'rack-b has no power until noon'"""
+        ),
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--domain", metavar="RACK|ZONE", help="only there; default: wherever something is held"
-        )
-        _add_reason(parser)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        args = parsed_args
-        made = self.client.incidents.approve(args.reason, args.domain or "")
-        where = f"in {made['domain']}" if made["domain"] else "everywhere"
-        until = f"{made['expires_at'][:19].replace('T', ' ')} UTC"
-        held = made["held"]
-        incidents = "1 held incident is" if held == 1 else f"{held} held incidents are"
-        self.say(f"approved {where} until {until}; {incidents} asked again")
+    def order(self, incident_id: str, args: argparse.Namespace) -> Object:
+        despite = args.despite_power_on
+        return self.client.incidents.confirm_off(incident_id, args.reason, despite_power_on=despite)
 
 
 # holdfast incident report: the report of a monitor, sent by an operator
@@ -534,14 +391,13 @@ class Report(Base):
     example = """  holdfast incident report cmp-07
   holdfast incident report cmp-07 --server 3c0f4b9e-6d0a-4f3c-9a51-0b6f7d1f2a3b
   holdfast incident report cmp-07 --process nova-compute"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("host", help="the host that died, or on which something did")
-        which = parser.add_mutually_exclusive_group()
-        which.add_argument("--server", metavar="UUID", help="only this server on it died")
-        which.add_argument("--process", metavar="NAME", help="only this process on it died")
-        return parser
+    arguments = (
+        arg("host", help="the host that died, or on which something did"),
+        either(
+            arg("--server", metavar="UUID", help="only this server on it died"),
+            arg("--process", metavar="NAME", help="only this process on it died"),
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         args = parsed_args

@@ -8,11 +8,13 @@ from typing import Any
 
 from cliff.command import Command
 
-from holdfast.cli import Base, typed
+from holdfast.cli import Base, arg, typed
 from holdfast.client import auth, catalog
 from holdfast.client.auth import read_password
 from holdfast.client.catalog import ROLES, Identity, ServiceUser
 from holdfast.client.errors import ClientError
+
+ADDRESS = typed(catalog.base_address)
 
 
 class Register(Base, Command):
@@ -27,45 +29,40 @@ class Register(Base, Command):
   holdfast keystone register --public-url https://cloud.example.org:8780 \\
       --internal-url http://10.0.0.11:8780 --region RegionOne \\
       --service-user holdfast --service-password-file /etc/holdfast/password"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        address = typed(catalog.base_address)
-        parser.add_argument(
+    arguments = (
+        arg(
             "--public-url",
-            type=address,
+            type=ADDRESS,
             metavar="URL",
             help="where clients reach Holdfast, without /reservation/v1 (--url does as well)",
-        )
-        for name in catalog.INTERFACES[1:]:
-            parser.add_argument(
-                f"--{name}-url", type=address, metavar="URL", help="default: the public one"
-            )
-        parser.add_argument("--region", help="default: OS_REGION_NAME, or the only one there is")
-        parser.add_argument("--os-cloud", metavar="NAME", help="the cloud of clouds.yaml to use")
-        parser.add_argument(
-            "--service-user", metavar="USER", help="make this user, whom Holdfast works as"
-        )
-        parser.add_argument(
+        ),
+        *(
+            arg(f"--{name}-url", type=ADDRESS, metavar="URL", help="default: the public one")
+            for name in catalog.INTERFACES[1:]
+        ),
+        arg("--region", help="default: OS_REGION_NAME, or the only one there is"),
+        arg("--os-cloud", metavar="NAME", help="the cloud of clouds.yaml to use"),
+        arg("--service-user", metavar="USER", help="make this user, whom Holdfast works as"),
+        arg(
             "--service-password-file",
             metavar="FILE",
             help="its first line is that user's password; - reads standard input",
-        )
-        parser.add_argument("--service-project", default="service", metavar="PROJECT")
-        parser.add_argument("--service-domain", default="Default", metavar="DOMAIN")
-        parser.add_argument(
+        ),
+        arg("--service-project", default="service", metavar="PROJECT"),
+        arg("--service-domain", default="Default", metavar="DOMAIN"),
+        arg(
             "--service-role",
             action="append",
             metavar="ROLE",
             help=f"may be repeated; default: {' and '.join(ROLES)}",
-        )
-        parser.add_argument(
+        ),
+        arg(
             "--replace",
             action="store_true",
             help="disable endpoints of these types in the region that are in the way",
-        )
-        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
-        return parser
+        ),
+        arg("--dry-run", action="store_true", help="only say what would be done"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         asked = parsed_args

@@ -8,8 +8,26 @@ from functools import partial
 from typing import Any
 
 from holdfast import cli
-from holdfast.cli import Base, Lines, ListCommand, Moment, ShowCommand, Table, one, rows, typed
+from holdfast.cli import (
+    MOST_NAMED,
+    ActOnEach,
+    Base,
+    DeleteEach,
+    Lines,
+    ListCommand,
+    ListObjects,
+    Moment,
+    ShowCommand,
+    ShowObject,
+    Table,
+    arg,
+    either,
+    one,
+    rows,
+    typed,
+)
 from holdfast.client import dates, syntax
+from holdfast.client.client import Leases, Object, Objects
 from holdfast.client.errors import NotReachable, Unavailable
 from holdfast.model import state_machines
 
@@ -17,15 +35,9 @@ from holdfast.model import state_machines
 
 
 LONGEST_WHERE = 60
-#: The most hosts listed by name.
-MOST_NAMED = 4
 
 
-def shown(lease: dict[str, Any]) -> Table:
-    return one(lease, reservations=Reservations, events=Events)
-
-
-def hosts_of(lease: dict[str, Any]) -> str:
+def hosts_of(lease: Object) -> str:
     """Return the requested number of hosts: "2", "1-4", "" for other resources."""
     return " + ".join(filter(None, map(_count_of, lease.get("reservations", ()))))
 
@@ -48,7 +60,7 @@ class Events(Lines):
         return f"{value.get('event_type', '')} {time} {value.get('status', '')}"
 
 
-def _words(value: dict[str, Any]) -> Iterator[str]:
+def _words(value: Object) -> Iterator[str]:
     yield value.get("resource_type") or ""
     yield value.get("status") or ""
     if count := _count_of(value):
@@ -63,7 +75,7 @@ def _words(value: dict[str, Any]) -> Iterator[str]:
             yield key.replace("_", " ")
 
 
-def _amount(value: dict[str, Any]) -> str:
+def _amount(value: Object) -> str:
     """Format the amount: 3 of 2 vCPU 4096 MB 20 GB; 2 addresses; "" without an amount."""
     amount = value.get("amount")
     if amount is None:
@@ -77,7 +89,7 @@ def _amount(value: dict[str, Any]) -> str:
     return f"{amount} of {size}" if size else f"{amount}"
 
 
-def _got(value: dict[str, Any]) -> str:
+def _got(value: Object) -> str:
     """Format the hosts: on cmp-1, cmp-2 (3 slots) and 5 more"""
     hosts = value.get("hosts") or []
     names = [
@@ -93,13 +105,16 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_WHERE else text[: LONGEST_WHERE - 1] + "…"
 
 
-def _count_of(reservation: dict[str, Any]) -> str:
+def _count_of(reservation: Object) -> str:
     low, high = reservation.get("min"), reservation.get("max")
     if low is None:
         return ""
     return f"{low}" if low == high else f"{low}-{high}"
 
 
+FORMATS = {"reservations": Reservations, "events": Events}
+LEASE = arg("ref", metavar="lease", help="name or id")
+LEASES = arg("refs", nargs="+", metavar="lease", help="name or id")
 POLL_S = 0.5
 PATIENCE = 20  # failed polls in a row before waiting gives up
 
@@ -119,40 +134,34 @@ class Create(ShowCommand):
       --where 'rack in rack-b,rack-c' --where gpu=True --before-end snapshot
   holdfast lease create web --end +7d --dry-run \\
       --reservation virtual:instance,vcpus=2,memory_mb=4096,disk_gb=20,amount=3"""
-
-    def get_epilog(self) -> str:
-        return super().get_epilog() + "\n" + cli.RESERVATIONS + "\n" + cli.DATES
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("name", help="what to call the lease")
-        add("--start", type=cli.date, metavar="DATE", default=dates.NOW, help="default: now")
-        add(
+    notes = (cli.RESERVATIONS, cli.DATES)
+    arguments = (
+        arg("name", help="what to call the lease"),
+        arg("--start", type=cli.date, metavar="DATE", default=dates.NOW, help="default: now"),
+        arg(
             "--end",
             type=cli.date,
             metavar="DATE",
             default=dates.parse("+24h"),
             help="+2h counts from --start, so from now if that is not given; default: +24h",
-        )
-        cli.add_options(parser)
-        add(
+        ),
+        *cli.RESOURCES,
+        arg(
             "--before-end-date",
             type=cli.date,
             metavar="DATE",
             help="when the end is announced; +2h counts from --start, or from now",
-        )
-        add(
+        ),
+        arg(
             "--before-end",
             choices=["", "default", "snapshot"],
             help="what happens to the servers then",
-        )
-        how = parser.add_mutually_exclusive_group()
-        how.add_argument("--wait", action="store_true", help="wait until it is active, or failed")
-        how.add_argument(
-            "--dry-run", action="store_true", help="show what it would be; nothing is booked"
-        )
-        return parser
+        ),
+        either(
+            arg("--wait", action="store_true", help="wait until it is active, or failed"),
+            arg("--dry-run", action="store_true", help="show what it would be; nothing is booked"),
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         args = parsed_args
@@ -173,9 +182,9 @@ class Create(ShowCommand):
         )
         if args.wait:
             lease = self._wait(lease)
-        return shown(lease)
+        return one(lease, **FORMATS)
 
-    def _wait(self, lease: dict[str, Any]) -> dict[str, Any]:
+    def _wait(self, lease: Object) -> Object:
         """Poll the lease until it is active, failed or over."""
         said, failures = "", 0
         while True:
@@ -197,7 +206,15 @@ class Create(ShowCommand):
                     raise
 
 
-class List(ListCommand):
+STATUSES = sorted(state_machines.LEASE)
+WINDOW = tuple(
+    arg(f"--{edge}-{side}", type=cli.date, metavar="DATE", help=f"{edge} {when}")
+    for edge in ("start", "end")
+    for side, when in (("after", "then or later"), ("before", "before then"))
+)
+
+
+class List(ListObjects):
     """List the leases you may see.
 
     `hosts` is the requested number of hosts, least and most.
@@ -206,71 +223,56 @@ class List(ListCommand):
     example = """  holdfast lease list --status ACTIVE --sort end_date
   holdfast lease list --resource-type physical:host --end-before +1d
   holdfast lease list --limit 50 --marker 4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b -f json"""
-
-    def get_epilog(self) -> str:
-        return super().get_epilog() + "\n" + cli.DATES
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        statuses = sorted(state_machines.LEASE)
-        add("--status", choices=statuses, metavar="STATUS", help=f"one of {', '.join(statuses)}")
-        add("--name", help="only those of this name")
-        add("--project", metavar="ID", help="only of this project; for administrators")
-        add("--resource-type", metavar="TYPE", help="only with such a reservation")
-        for edge in ("start", "end"):
-            add(f"--{edge}-after", type=cli.date, metavar="DATE", help=f"{edge} then or later")
-            add(f"--{edge}-before", type=cli.date, metavar="DATE", help=f"{edge} before then")
-        add(
+    notes = (cli.DATES,)
+    columns = ("id", "name", "status", "degraded", "start_date", "end_date", "hosts")
+    arguments = WINDOW
+    filters = (
+        arg("--status", choices=STATUSES, metavar="STATUS", help=f"one of {', '.join(STATUSES)}"),
+        arg("--name", help="only those of this name"),
+        arg(
+            "--project",
+            dest="project_id",
+            metavar="ID",
+            help="only of this project; for administrators",
+        ),
+        arg("--resource-type", metavar="TYPE", help="only with such a reservation"),
+        arg(
             "--sort",
             metavar="KEY[:desc]",
             help="by name, start_date, end_date, created_at or status; default: created_at",
-        )
-        add("--limit", type=cli.count, metavar="N", help="at most N, up to 1000; default: all")
-        add("--marker", metavar="ID", help="begin after this lease: the last of the page before")
-        return parser
+        ),
+        arg("--limit", type=cli.count, metavar="N", help="at most N, up to 1000; default: all"),
+        arg("--marker", metavar="ID", help="begin after this lease: the last of the page before"),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        args, now = parsed_args, dates.now().replace(microsecond=0)
+    def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
+        now, given = dates.now().replace(microsecond=0), vars(args)
         try:
-            when = {
-                name: dates.on_wire(date.at(now))
-                for name in ("start_after", "start_before", "end_after", "end_before")
-                if (date := getattr(args, name)) is not None
+            wanted |= {
+                each.dest: dates.on_wire(given[each.dest].at(now))
+                for each in WINDOW
+                if given[each.dest] is not None
             }
         except ValueError as error:
             self.parser.error(str(error))
-        leases = self.client.leases.list(
-            limit=args.limit,
-            status=args.status,
-            name=args.name,
-            project_id=args.project,
-            resource_type=args.resource_type,
-            sort=args.sort,
-            marker=args.marker,
-            **when,
-        )
-        for lease in leases:
-            lease["hosts"] = hosts_of(lease)
-        columns = ("id", "name", "status", "degraded", "start_date", "end_date", "hosts")
-        return rows(columns, leases)
+        return self.client.leases.list(**wanted)
+
+    def row(self, found: Object) -> Object:
+        return {**found, "hosts": hosts_of(found)}
 
 
-class Show(ShowCommand):
+class Show(ShowObject):
     """Show a lease with its reservations, their resources, and its events."""
 
     example = "  holdfast lease show nightly-tests"
+    arguments = (LEASE,)
+    formats = FORMATS
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("lease", help="name or id")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        return shown(self.client.leases.find(parsed_args.lease))
+    def fetch(self, ref: str, args: argparse.Namespace) -> Object:
+        return self.client.leases.find(ref)
 
 
-class Set(ShowCommand):
+class Set(ShowObject):
     """Rename, move, extend or shorten a lease, or change its reservations.
 
     The API applies all changes or none. With --dry-run you see the result without the change.
@@ -279,71 +281,55 @@ class Set(ShowCommand):
     example = """  holdfast lease set nightly-tests --extend 2h
   holdfast lease set nightly-tests --end now
   holdfast lease set nightly-tests --reservation max=6 --dry-run"""
-
-    def get_epilog(self) -> str:
-        return super().get_epilog() + "\n" + cli.DATES
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("lease", help="name or id")
-        parser.add_argument("--name", help="a new name")
-        parser.add_argument("--start", type=cli.date, metavar="DATE", help="a new start")
-        ends = parser.add_mutually_exclusive_group()
-        ends.add_argument(
-            "--end",
-            type=cli.date,
-            metavar="DATE",
-            help="a new end; +2h counts from --start, or from now",
-        )
-        ends.add_argument("--extend", type=cli.span, metavar="2h", help="end that much later")
-        ends.add_argument("--shorten", type=cli.span, metavar="30m", help="end that much earlier")
-        parser.add_argument(
-            "--before-end-date", type=cli.date, metavar="DATE", help="when the end is announced"
-        )
-        parser.add_argument(
+    notes = (cli.DATES,)
+    formats = FORMATS
+    arguments = (
+        LEASE,
+        arg("--name", help="a new name"),
+        arg("--start", type=cli.date, metavar="DATE", help="a new start"),
+        either(
+            arg(
+                "--end",
+                type=cli.date,
+                metavar="DATE",
+                help="a new end; +2h counts from --start, or from now",
+            ),
+            arg("--extend", type=cli.span, metavar="2h", help="end that much later"),
+            arg("--shorten", type=cli.span, metavar="30m", help="end that much earlier"),
+        ),
+        arg("--before-end-date", type=cli.date, metavar="DATE", help="when the end is announced"),
+        arg(
             "--reservation",
             action="append",
             default=[],
             type=_change,
             metavar="ID,KEY=VALUE,…",
             help="what to change about a reservation; of a lease that has only one, without its id",
-        )
-        parser.add_argument(
-            "--dry-run", action="store_true", help="show what it would be; nothing is changed"
-        )
-        return parser
+        ),
+        arg("--dry-run", action="store_true", help="show what it would be; nothing is changed"),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        args = parsed_args
+    def fetch(self, ref: str, args: argparse.Namespace) -> Object:
         asked = (args.start, args.end, args.extend, args.shorten, args.before_end_date)
         if args.name is None and not any((*asked, args.reservation)):
             self.parser.error("nothing to change: give --name, --end, --extend, …")
-        lease = self.client.leases.find(args.lease)
+        lease = self.client.leases.find(ref)
         try:
             changes = _changes(args, lease, dates.now().replace(microsecond=0))
         except ValueError as error:
             self.parser.error(str(error))
-        return shown(self.client.leases.update(lease["id"], **changes))
+        return self.client.leases.update(lease["id"], **changes)
 
 
-class Delete(Base):
+class Delete(DeleteEach):
     """Delete leases; an active lease ends, and its servers with it."""
 
     example = "  holdfast lease delete training-run quarter-close"
+    arguments = (LEASES,)
+    noun, named = "lease", "name"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("leases", nargs="+", metavar="lease", help="name or id")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.each(parsed_args.leases, self._delete)
-
-    def _delete(self, ref: str) -> None:
-        lease = self.client.leases.find(ref)
-        self.client.leases.delete(lease["id"])
-        what = f"lease {lease['name']} ({lease['id']})"
-        self.say_deleted(what, lambda: self.client.leases.show(lease["id"]))
+    def resource(self) -> Leases:
+        return self.client.leases
 
 
 class ReplaceHost(Base):
@@ -354,12 +340,10 @@ class ReplaceHost(Base):
     """
 
     example = "  holdfast lease replace-host training-run cmp-03"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("lease", help="name or id")
-        parser.add_argument("host", help="the host to give up: name, short or full, or id")
-        return parser
+    arguments = (
+        arg("lease", help="name or id"),
+        arg("host", help="the host to give up: name, short or full, or id"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         host = self.client.hosts.find(parsed_args.host)
@@ -376,7 +360,7 @@ class ReplaceHost(Base):
         self.say(f"lease {lease['name']} no longer holds {parsed_args.host}")
 
 
-class Acknowledge(Base):
+class Acknowledge(ActOnEach):
     """Acknowledge the replacement of resources of an active lease.
 
     This clears `resources_changed`, and `degraded` unless something is still missing. The
@@ -384,27 +368,20 @@ class Acknowledge(Base):
     """
 
     example = "  holdfast lease ack nightly-tests"
+    arguments = (LEASES,)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("leases", nargs="+", metavar="lease", help="name or id")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.each(parsed_args.leases, self._acknowledge)
-
-    def _acknowledge(self, ref: str) -> None:
+    def act(self, ref: str, args: argparse.Namespace) -> str:
         lease = self.client.leases.find(ref)
         self.client.leases.acknowledge(lease["id"])
         short = any(each.get("missing_resources") for each in lease.get("reservations", ()))
         still = ", but it still misses something" if short else ""
-        self.say(f"lease {lease['name']} ({lease['id']}) acknowledged{still}")
+        return f"lease {lease['name']} ({lease['id']}) acknowledged{still}"
 
 
-def _changes(args: argparse.Namespace, lease: dict[str, Any], now: datetime) -> dict[str, Any]:
+def _changes(args: argparse.Namespace, lease: Object, now: datetime) -> Object:
     """Return the body of the update from the options."""
     origin = args.start.at(now) if args.start else now
-    changes: dict[str, Any] = {}
+    changes: Object = {}
     if args.name is not None:
         changes["name"] = args.name
     if args.start:
@@ -426,7 +403,7 @@ def _changes(args: argparse.Namespace, lease: dict[str, Any], now: datetime) -> 
     return changes
 
 
-def _changed(change: dict[str, Any], lease: dict[str, Any]) -> dict[str, Any]:
+def _changed(change: Object, lease: Object) -> Object:
     """Return the change of a reservation, with the reservation's id."""
     ids = [str(each["id"]) for each in lease.get("reservations", ())]
     if "id" not in change and len(ids) == 1:
@@ -453,21 +430,16 @@ class Availability(ListCommand):
   holdfast availability --hosts 2 --start '2027-01-31 18:00' --end +12h
   holdfast availability --for 1d --from +7d --until +14d \\
       --reservation virtual:instance,vcpus=2,memory_mb=4096,disk_gb=20,amount=3"""
-
-    def get_epilog(self) -> str:
-        return super().get_epilog() + "\n" + cli.RESERVATIONS + "\n" + cli.DATES
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("--for", type=cli.span, dest="length", metavar="8h", help="for how long")
-        add("--from", type=cli.date, dest="first", metavar="DATE", help="starts from here on")
-        add("--until", type=cli.date, metavar="DATE", help="and up to here; default: 30 days on")
-        add("--limit", type=cli.count, metavar="N", help="at most N windows; default: 5")
-        add("--start", type=cli.date, metavar="DATE", help="from here; default: now …")
-        add("--end", type=cli.date, metavar="DATE", help="… to here; +2h counts from --start")
-        cli.add_options(parser)
-        return parser
+    notes = (cli.RESERVATIONS, cli.DATES)
+    arguments = (
+        arg("--for", type=cli.span, dest="length", metavar="8h", help="for how long"),
+        arg("--from", type=cli.date, dest="first", metavar="DATE", help="starts from here on"),
+        arg("--until", type=cli.date, metavar="DATE", help="and up to here; default: 30 days on"),
+        arg("--limit", type=cli.count, metavar="N", help="at most N windows; default: 5"),
+        arg("--start", type=cli.date, metavar="DATE", help="from here; default: now …"),
+        arg("--end", type=cli.date, metavar="DATE", help="… to here; +2h counts from --start"),
+        *cli.RESOURCES,
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         found = self._ask(parsed_args)
@@ -477,7 +449,7 @@ class Availability(ListCommand):
             self.app.LOG.error(why)
         return rows(("start_date", "end_date", "amount"), found["windows"])
 
-    def _ask(self, args: argparse.Namespace) -> dict[str, Any]:
+    def _ask(self, args: argparse.Namespace) -> Object:
         wanted = cli.asked(self.parser, args)
         if len(wanted) > 1:
             self.parser.error("one kind of thing at a time: drop --reservation or the others")
@@ -489,7 +461,7 @@ class Availability(ListCommand):
         except ValueError as error:
             self.parser.error(str(error))
 
-    def _then(self, args: argparse.Namespace, wanted: dict[str, Any], now: Any) -> dict[str, Any]:
+    def _then(self, args: argparse.Namespace, wanted: Object, now: Any) -> Object:
         if args.end is None:
             self.parser.error("say for how long with --for 8h, or until when with --end")
         if args.first or args.until or args.limit:
@@ -499,7 +471,7 @@ class Availability(ListCommand):
             wanted, start_date=start.on_wire(now), end_date=args.end.on_wire(start.at(now))
         )
 
-    def _first(self, args: argparse.Namespace, wanted: dict[str, Any], now: Any) -> dict[str, Any]:
+    def _first(self, args: argparse.Namespace, wanted: Object, now: Any) -> Object:
         if args.start or args.end:
             self.parser.error("--for 8h looks for windows: use --from and --until with it")
         return self.client.availability.first(

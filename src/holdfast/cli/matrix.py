@@ -5,15 +5,22 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.cli import Base, ListCommand, Table, rows, typed
+from holdfast.cli import Base, ListCommand, Table, arg, reading, rows, typed
 from holdfast.cli.host import Hosts, Lasts, State, explained
 from holdfast.hostmonitor import matrix
-from holdfast.hostmonitor.matrix import ALERT, NETWORKS, RECOVERY, Answer, InvalidMatrix, Matrix
-from holdfast.model.errors import InvalidDocument, InvalidInput
+from holdfast.hostmonitor.matrix import ALERT, NETWORKS, RECOVERY, Answer, Matrix
 from holdfast.runtime.documents import MAX_BYTES
 
 SAID = ("action", "for_s", "rule")
 SHOWN = ("action", "for_s", "hosts", "rule")
+
+
+@typed
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if wrong := matrix.wrong_networks(names):
+        raise ValueError("; ".join(map(str, wrong)))
+    return names
 
 
 class Show(ListCommand):
@@ -55,29 +62,21 @@ class Check(ListCommand):
 
     example = """  holdfast matrix check strategy.yaml
   holdfast matrix check matrix.yaml --networks manage,storage"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("file", help="a strategy in YAML, in Masakari's format or ours")
-        parser.add_argument(
+    arguments = (
+        arg("file", help="a strategy in YAML, in Masakari's format or ours"),
+        arg(
             "--networks",
             type=_names,
             default=NETWORKS,
             metavar="A,B,…",
             help=f"those that the monitors watch; default: {','.join(NETWORKS)}",
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         name = parsed_args.file
-        try:
-            with open(name, "rb") as file:
-                data = file.read(MAX_BYTES + 1)
-            strategy = matrix.parse(data, parsed_args.networks, name)
-        except OSError as error:
-            raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
-        except InvalidMatrix as error:
-            raise InvalidInput("\n".join(listed(name, error))) from error
+        with reading(name), open(name, "rb") as file:
+            strategy = matrix.parse(file.read(MAX_BYTES + 1), parsed_args.networks, name)
         self.tell(parsed_args, f"{name} is a strategy for {', '.join(strategy.networks)}")
         if strategy.warning:
             self.app.LOG.warning("%s: %s", name, strategy.warning)
@@ -88,29 +87,11 @@ class Explain(Base):
     """Explain the health of a host: each monitor's view, since when, action and rule."""
 
     example = "  holdfast matrix explain cmp-07"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("host", help="name, short or full")
-        return parser
+    arguments = (arg("host", help="name, short or full"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         found = self.client.monitors.host(parsed_args.host)
         self.app.stdout.write("\n".join(explained(found)) + "\n")
-
-
-@typed
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if wrong := matrix.wrong_networks(names):
-        raise ValueError("; ".join(map(str, wrong)))
-    return names
-
-
-def listed(name: str, error: InvalidDocument) -> Iterator[str]:
-    """Format the errors of a file: strategy.yaml:7: 'dwon' is no state: write up, down or any"""
-    for one in error.problems:
-        yield f"{name}:{one.line}: {one.text}" if one.line else f"{name}: {one.text}"
 
 
 def _row(strategy: Matrix, found: Mapping[str, Any], blind: Sequence[str]) -> dict[str, Any]:

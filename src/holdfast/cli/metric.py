@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast metrics plugins | record | top`: the metrics of this host and their plugins.
+"""`holdfast metric plugin | record | top`: the metrics of this host and their plugins.
 
 The commands ask the running agent through its socket, and no server.
 """
@@ -12,10 +12,10 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, ClassVar, Final, NamedTuple
 
 from holdfast import cli
-from holdfast.cli import ListCommand, ShowCommand, Table, one, pair, rows, typed
+from holdfast.cli import Arguments, ListCommand, ShowCommand, Table, arg, one, pair, rows, typed
 from holdfast.cli.guest import Asking
 from holdfast.client import admin, dates
 from holdfast.metrics.admin import NUMBERS, WORDS
@@ -40,8 +40,8 @@ class List(Asking, ListCommand):
     minute; with five strikes the agent switches a plugin off. JSON and YAML have everything.
     """
 
-    example = """  holdfast metrics plugins list
-  holdfast metrics plugins list -f json --socket /run/holdfast/agent.sock"""
+    example = """  holdfast metric plugin list
+  holdfast metric plugin list -f json --socket /run/holdfast/agent.sock"""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         said = admin.ask(self.place(parsed_args), "metrics.plugins.list", timeout_s=10.0)
@@ -51,15 +51,24 @@ class List(Asking, ListCommand):
         return rows(_LONG if full else _SHORT, said["plugins"])
 
 
+SET = arg(
+    "--set",
+    metavar="NAME=VALUE",
+    type=pair,
+    action="append",
+    default=[],
+    help="a part of its configuration; numbers, true, false and ~ are what they look like",
+)
+
+
 class _Change(Asking, ShowCommand):
     """A command that changes a plugin and shows the result."""
 
     command = ""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("name", help="what the plugin is called on this host")
-        return parser
+    arguments: ClassVar[Arguments] = (
+        *Asking.arguments,
+        arg("name", help="what the plugin is called on this host"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         args = {"name": parsed_args.name, **self.more(parsed_args)}
@@ -80,14 +89,14 @@ class Add(_Change):
     """
 
     command = "add"
-    example = """  holdfast metrics plugins add noisy noisy_neighbour --set steal_ratio=0.2
-  holdfast metrics plugins add mine /etc/holdfast/plugins/mine.py
-  holdfast metrics plugins add gpu acme_gpu:Temperature"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("use", help="an entry point, module:Class, or FILE.py[:Class]")
-        return _with_config(parser)
+    example = """  holdfast metric plugin add noisy noisy_neighbour --set steal_ratio=0.2
+  holdfast metric plugin add mine /etc/holdfast/plugins/mine.py
+  holdfast metric plugin add gpu acme_gpu:Temperature"""
+    arguments = (
+        *_Change.arguments,
+        arg("use", help="an entry point, module:Class, or FILE.py[:Class]"),
+        SET,
+    )
 
     def more(self, asked: argparse.Namespace) -> Mapping[str, Any]:
         path, colon, name = asked.use.partition(".py")
@@ -104,15 +113,13 @@ class Configure(_Change):
     """
 
     command = "configure"
-    example = """  holdfast metrics plugins configure noisy --set steal_ratio=0.2 --set for_s=30
-  holdfast metrics plugins configure noisy --replace"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = _with_config(super().get_parser(prog_name))
-        parser.add_argument(
-            "--replace", action="store_true", help="leave nothing of the configuration before"
-        )
-        return parser
+    example = """  holdfast metric plugin configure noisy --set steal_ratio=0.2 --set for_s=30
+  holdfast metric plugin configure noisy --replace"""
+    arguments = (
+        *_Change.arguments,
+        SET,
+        arg("--replace", action="store_true", help="leave nothing of the configuration before"),
+    )
 
     def more(self, asked: argparse.Namespace) -> Mapping[str, Any]:
         if not asked.set and not asked.replace:
@@ -126,12 +133,8 @@ class Remove(Asking):
     A plugin in the file of [metrics] plugins_file is back after a restart.
     """
 
-    example = "  holdfast metrics plugins remove noisy"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("name", help="what the plugin is called on this host")
-        return parser
+    example = "  holdfast metric plugin remove noisy"
+    arguments = (*Asking.arguments, arg("name", help="what the plugin is called on this host"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         args = {"name": parsed_args.name}
@@ -147,7 +150,7 @@ class Enable(_Change):
     """
 
     command = "enable"
-    example = "  holdfast metrics plugins enable noisy"
+    example = "  holdfast metric plugin enable noisy"
 
 
 class Reload(_Change):
@@ -159,56 +162,40 @@ class Reload(_Change):
     """
 
     command = "reload"
-    example = """  holdfast metrics plugins reload mine
-  holdfast metrics plugins reload mine --roll-back"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--roll-back", action="store_true", help="to the code before the last reload"
-        )
-        return parser
+    example = """  holdfast metric plugin reload mine
+  holdfast metric plugin reload mine --roll-back"""
+    arguments = (
+        *_Change.arguments,
+        arg("--roll-back", action="store_true", help="to the code before the last reload"),
+    )
 
     def more(self, asked: argparse.Namespace) -> Mapping[str, Any]:
         return {"roll_back": asked.roll_back}
-
-
-def _with_config(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        type=pair,
-        action="append",
-        default=[],
-        help="a part of its configuration; numbers, true, false and ~ are what they look like",
-    )
-    return parser
 
 
 def _config(said: Sequence[tuple[str, str]]) -> dict[str, Any]:
     return {name: value(text) for name, text in said}
 
 
-# holdfast metrics record: writes the measurements of this host, pass by pass, to a file for
-# `holdfast rules test`
+# holdfast metric record: writes the measurements of this host, pass by pass, to a file for
+# `holdfast rule test`
 
 
 class Record(Asking):
     """Record all metrics of this host to a file, until Ctrl-C or for a given time.
 
     There is a JSON line for each pass, with every value of the host, its guests, their disks
-    and interfaces, as alarm rules see them: `holdfast rules test` replays the file through any
+    and interfaces, as alarm rules see them: `holdfast rule test` replays the file through any
     rules, here or elsewhere, as often as you like. A guest takes about 3 kB per second.
     """
 
-    example = """  holdfast metrics record monday.jsonl --for 10m
-  holdfast rules test alarms.yaml monday.jsonl"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("file", help="where to; one that is there already is not written over")
-        parser.add_argument("--for", dest="lasts", type=cli.span, metavar="LENGTH", help="10m, 2h")
-        return parser
+    example = """  holdfast metric record monday.jsonl --for 10m
+  holdfast rule test alarms.yaml monday.jsonl"""
+    arguments = (
+        *Asking.arguments,
+        arg("file", help="where to; one that is there already is not written over"),
+        arg("--for", dest="lasts", type=cli.span, metavar="LENGTH", help="10m, 2h"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         name, passes = parsed_args.file, 0
@@ -375,7 +362,7 @@ def _name(row: Said) -> str:
     return printable(row["name"]) or str(row["uuid"])
 
 
-# holdfast metrics top: the guests of this host and their resource use, live
+# holdfast metric top: the guests of this host and their resource use, live
 
 
 #: After this time without a pass the screen shows a notice.
@@ -388,6 +375,13 @@ _BEGIN, _END = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
+@typed
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1_000_000:
+        raise ValueError(f"{text!r} is no number of guests: write 10, or leave it out for all")
+    return int(text)
+
+
 class Top(Asking):
     """Show the guests of this host and their resource use, every second, until Ctrl-C.
 
@@ -398,25 +392,23 @@ class Top(Asking):
     them all.
     """
 
-    example = """  holdfast metrics top
-  holdfast metrics top --sort tx_bps --limit 10
-  holdfast metrics top --once
-  holdfast metrics top -f json"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("--sort", choices=(*NUMBERS, *WORDS), default="cpu", help="default: cpu")
-        add("--limit", type=_count, default=0, metavar="N", help="show so many at most")
-        add("--once", action="store_true", help="show it once; so it is if this is no terminal")
-        add(
+    example = """  holdfast metric top
+  holdfast metric top --sort tx_bps --limit 10
+  holdfast metric top --once
+  holdfast metric top -f json"""
+    arguments = (
+        *Asking.arguments,
+        arg("--sort", choices=(*NUMBERS, *WORDS), default="cpu", help="default: cpu"),
+        arg("--limit", type=_count, default=0, metavar="N", help="show so many at most"),
+        arg("--once", action="store_true", help="show it once; so it is if this is no terminal"),
+        arg(
             *("-f", "--format"),
             dest="format",
             choices=("table", "json"),
             default="table",
             help="json: once, with everything",
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         place, out = self.place(parsed_args), self.app.stdout
@@ -479,10 +471,3 @@ def _size(out: IO[str]) -> tuple[int, int]:
     except (OSError, ValueError):
         return USUAL
     return columns or USUAL[0], lines or USUAL[1]
-
-
-@typed
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 1_000_000:
-        raise ValueError(f"{text!r} is no number of guests: write 10, or leave it out for all")
-    return int(text)

@@ -4,25 +4,13 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from typing import Any
 
-from holdfast.cli import Base, ListCommand, Table, rows
+from holdfast.cli import ActOnEach, Base, ListObjects, arg
 from holdfast.cli.host import Sights
-
-COLUMNS = (
-    "observer",
-    "registered",
-    "kind",
-    "fresh",
-    "seen_at",
-    "networks",
-    "hosts",
-    "strategy",
-    "trouble",
-)
+from holdfast.client.client import Object, Objects
 
 
-class List(ListCommand):
+class List(ListObjects):
     """List the host monitors: registered or not, last contact, and visible networks.
 
     Only registered monitors vote: `holdfast monitor register`. A network that a monitor cannot
@@ -34,9 +22,21 @@ class List(ListCommand):
 
     example = """  holdfast monitor list
   holdfast monitor list -f json -c observer -c fresh"""
+    columns = (
+        *("observer", "registered", "kind", "fresh", "seen_at", "networks", "hosts"),
+        *("strategy", "trouble"),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        return rows(COLUMNS, map(_row, self.client.monitors.list()))
+    def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
+        return self.client.monitors.list()
+
+    def row(self, found: Object) -> Object:
+        return {
+            **found,
+            "networks": Sights(found["networks"]) if found["networks"] else "",
+            "strategy": found["strategy_source"],
+            "trouble": "; ".join(troubles(found)),
+        }
 
 
 class Register(Base):
@@ -49,44 +49,24 @@ class Register(Base):
     """
 
     example = "  holdfast monitor register ctl-1 > ctl-1.token"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("observer", metavar="NAME", help="its [hostmonitor] name, or hostname")
-        return parser
+    arguments = (arg("observer", metavar="NAME", help="its [hostmonitor] name, or hostname"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         sys.stdout.write(f"{self.client.monitors.register(parsed_args.observer)}\n")
 
 
-class Unregister(Base):
+class Unregister(ActOnEach):
     """Unregister host monitors: they no longer vote, and the API refuses their tokens."""
 
     example = "  holdfast monitor unregister ctl-3"
+    arguments = (arg("refs", nargs="+", metavar="NAME", help="as `monitor list` has it"),)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("observers", nargs="+", metavar="NAME", help="as `monitor list` has it")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        def do(observer: str) -> None:
-            self.client.monitors.unregister(observer)
-            self.say(f"monitor {observer} unregistered")
-
-        self.each(parsed_args.observers, do)
+    def act(self, ref: str, args: argparse.Namespace) -> str:
+        self.client.monitors.unregister(ref)
+        return f"monitor {ref} unregistered"
 
 
-def _row(monitor: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **monitor,
-        "networks": Sights(monitor["networks"]) if monitor["networks"] else "",
-        "strategy": monitor["strategy_source"],
-        "trouble": "; ".join(_troubles(monitor)),
-    }
-
-
-def _troubles(monitor: dict[str, Any]) -> Iterator[str]:
+def troubles(monitor: Object) -> Iterator[str]:
     """Yield the problems of a monitor that an operator has to fix."""
     if monitor.get("hint"):
         yield monitor["hint"]

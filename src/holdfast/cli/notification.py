@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast notifications`: listen to Nova notifications, and list unprocessable messages."""
+"""`holdfast notification`: listen to Nova notifications, and list unprocessable messages."""
 
 import argparse
 import contextlib
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from cliff.command import Command
 
 from holdfast import conf as configuration
-from holdfast.cli import Base, ListCommand, Table, rows
-from holdfast.cli.config import config_option
+from holdfast.cli import Base, ListCommand, Table, arg, rows
+from holdfast.cli.config import CONFIG
 from holdfast.model.nova_notification import Notice
 from holdfast.runtime.clock import SystemClock
 
@@ -46,19 +46,15 @@ class Listen(Base, Command):
     """
 
     example = """\
-  holdfast notifications listen --config /etc/holdfast/holdfast.conf
-  holdfast notifications listen --seconds 60 --json"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        config_option(parser)
-        parser.add_argument(
-            "--seconds", type=float, metavar="N", help="end after so long (default: never)"
-        )
-        parser.add_argument(
+  holdfast notification listen --config /etc/holdfast/holdfast.conf
+  holdfast notification listen --seconds 60 --json"""
+    arguments = (
+        CONFIG,
+        arg("--seconds", type=float, metavar="N", help="end after so long (default: never)"),
+        arg(
             "--json", action="store_true", help="a JSON object per line, with Nova's whole payload"
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         try:
@@ -119,24 +115,20 @@ class Listen(Base, Command):
             self.app.LOG.error("nothing was heard")
 
 
-class ListSetAside(ListCommand):
+class Parked(ListCommand):
     """List messages that a monitor failed to process three times, newest first.
 
     The command reads the configured database, which keeps the newest thousand.
     """
 
     example = """\
-  holdfast notifications set-aside --config /etc/holdfast/holdfast.conf
-  holdfast notifications set-aside --long -f json"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        config_option(parser)
-        parser.add_argument(
-            "--most", type=int, default=20, metavar="N", help="so many at most (default 20)"
-        )
-        parser.add_argument("--long", action="store_true", help="with the messages themselves")
-        return parser
+  holdfast notification parked --config /etc/holdfast/holdfast.conf
+  holdfast notification parked --long -f json"""
+    arguments = (
+        CONFIG,
+        arg("--most", type=int, default=20, metavar="N", help="so many at most (default 20)"),
+        arg("--long", action="store_true", help="with the messages themselves"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         from holdfast.db import Store

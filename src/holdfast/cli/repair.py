@@ -4,12 +4,22 @@
 import argparse
 import textwrap
 from collections.abc import Iterable
-from typing import Any
+from typing import ClassVar
 
 from cliff.columns import FormattableColumn
 
-from holdfast.cli import ListCommand, ShowCommand, Table, one, rows, typed
-from holdfast.cli.lease import MOST_NAMED
+from holdfast.cli import (
+    MOST_NAMED,
+    Arguments,
+    ListCommand,
+    ListObjects,
+    ShowObject,
+    Table,
+    arg,
+    rows,
+    typed,
+)
+from holdfast.client.client import Object, Objects
 
 COLUMNS = ("lease", "reservation", "state", "from", "to", "missing")
 WIDEST = 50
@@ -27,11 +37,9 @@ class _Report(ListCommand):
     """A command that prints a summary, a table of affected reservations, and the capacity left."""
 
     left = ""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--long", action="store_true", help="with ids, project, type and dates")
-        return parser
+    arguments: ClassVar[Arguments] = (
+        arg("--long", action="store_true", help="with ids, project, type and dates"),
+    )
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         code = super().run(parsed_args)
@@ -39,7 +47,7 @@ class _Report(ListCommand):
             self.tell(parsed_args, self.left)
         return code
 
-    def show(self, args: argparse.Namespace, report: dict[str, Any], fail: str) -> Table:
+    def show(self, args: argparse.Namespace, report: Object, fail: str) -> Table:
         self.tell(args, sentence(report, fail))
         counts = report["counts"]
         self.left = (
@@ -52,16 +60,16 @@ class _Report(ListCommand):
 class _Plan(_Report):
     """A report of a plan."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
+    arguments: ClassVar[Arguments] = (
+        *_Report.arguments,
+        arg(
             "--fail-on-short",
             action="store_true",
             help="end with 1 if a reservation would miss something",
-        )
-        return parser
+        ),
+    )
 
-    def show(self, args: argparse.Namespace, report: dict[str, Any], fail: str) -> Table:
+    def show(self, args: argparse.Namespace, report: Object, fail: str) -> Table:
         if args.fail_on_short and report["counts"]["short"]:
             self.exit_code = 1
         return super().show(args, report, fail)
@@ -97,15 +105,14 @@ class Run(_Report):
 
     example = """  holdfast repair run
   holdfast repair run --approve --domain rack-b --reason 'rack-b is without power until noon'"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--approve", action="store_true", help="lift the hold")
-        parser.add_argument("--reason", metavar="TEXT", help="why; needed with --approve")
-        parser.add_argument(
+    arguments = (
+        *_Report.arguments,
+        arg("--approve", action="store_true", help="lift the hold"),
+        arg("--reason", metavar="TEXT", help="why; needed with --approve"),
+        arg(
             "--domain", metavar="RACK|ZONE", help="only there; default: wherever something is held"
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         approve, reason = parsed_args.approve, (parsed_args.reason or "").strip()
@@ -135,17 +142,25 @@ class WhatIf(_Plan):
     example = """  holdfast what-if --fail cmp-03 cmp-07
   holdfast what-if --fail-rack rack-a --fail cmp-21 --long
   holdfast what-if --fail-rack rack-a --fail-on-short -f json -c lease -c missing"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        for option, metavar, what in (
-            ("--fail", "HOST", "these hosts, by name or id; repeat it for more"),
-            ("--fail-rack", "RACK", "all enrolled hosts of these racks; repeat it for more"),
-        ):
-            parser.add_argument(
-                option, action="extend", nargs="+", default=[], metavar=metavar, help=what
-            )
-        return parser
+    arguments = (
+        *_Plan.arguments,
+        arg(
+            "--fail",
+            action="extend",
+            nargs="+",
+            default=[],
+            metavar="HOST",
+            help="these hosts, by name or id; repeat it for more",
+        ),
+        arg(
+            "--fail-rack",
+            action="extend",
+            nargs="+",
+            default=[],
+            metavar="RACK",
+            help="all enrolled hosts of these racks; repeat it for more",
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         hosts, racks = parsed_args.fail, parsed_args.fail_rack
@@ -158,7 +173,7 @@ class WhatIf(_Plan):
         return table
 
 
-def sentence(report: dict[str, Any], fail: str) -> str:
+def sentence(report: Object, fail: str) -> str:
     """Summarise a report.
 
     3 hosts failed (cmp-1, cmp-2, cmp-3); 12 reservations hit: 10 move, 2 miss something
@@ -179,11 +194,11 @@ def sentence(report: dict[str, Any], fail: str) -> str:
     return f"{first}; {hit} hit: {', '.join(part for part in parts if part)}"
 
 
-def _held(report: dict[str, Any]) -> str:
+def _held(report: Object) -> str:
     return f"held: {report['held']}; if it is so: `holdfast repair run --approve --reason TEXT`"
 
 
-def _row(move: dict[str, Any]) -> dict[str, Any]:
+def _row(move: Object) -> Object:
     return {
         **move,
         "lease": move["lease_name"],
@@ -209,20 +224,6 @@ def _named(names: Iterable[str]) -> str:
 # holdfast failover, holdfast failover set
 
 
-FAILOVER_COLUMNS = (
-    "segment",
-    "kept",
-    "members",
-    "enrolled",
-    "usable",
-    "free",
-    "least_free",
-    "least_free_at",
-    "short",
-    "why",
-)
-
-
 @typed
 def _number(text: str) -> int:
     if not text.isdecimal():
@@ -230,7 +231,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
-class FailoverList(ListCommand):
+class FailoverList(ListObjects):
     """Show the hosts each segment keeps free for failures, and whether there are enough.
 
     `usable` hosts are enrolled, not failed and not on maintenance; `free` counts usable hosts
@@ -241,36 +242,34 @@ class FailoverList(ListCommand):
     example = """  holdfast failover
   holdfast failover --fail-on-short --quiet || mail -s 'spare hosts are short' ops"""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--fail-on-short", action="store_true", help="end with 1 if any segment is short"
-        )
-        return parser
+    columns = (
+        *("segment", "kept", "members", "enrolled", "usable", "free", "least_free"),
+        *("least_free_at", "short", "why"),
+    )
+    arguments = (
+        arg("--fail-on-short", action="store_true", help="end with 1 if any segment is short"),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+    def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         found = self.client.failover.list()
-        if parsed_args.fail_on_short and any(each["short"] for each in found):
-            self.exit_code = 1
-        return rows(
-            FAILOVER_COLUMNS, ({**each, "why": Wrapped(each["why"] or "")} for each in found)
-        )
+        self.exit_code = int(args.fail_on_short and any(each["short"] for each in found))
+        return found
+
+    def row(self, found: Object) -> Object:
+        return {**found, "why": Wrapped(found["why"] or "")}
 
 
-class FailoverSet(ShowCommand):
+class FailoverSet(ShowObject):
     """Set how many hosts of a segment every booking must leave free for failures.
 
     Existing bookings stay. Repair and recovery may use the hosts kept free; 0 keeps none.
     """
 
     example = "  holdfast failover set north 2"
+    arguments = (
+        arg("ref", metavar="segment", help="name or id"),
+        arg("hosts", type=_number, help="how many are kept free"),
+    )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("segment", help="name or id")
-        parser.add_argument("hosts", type=_number, help="how many are kept free")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        known = self.client.failover.find(parsed_args.segment)
-        return one(self.client.failover.keep(known["segment_id"], parsed_args.hosts))
+    def fetch(self, ref: str, args: argparse.Namespace) -> Object:
+        return self.client.failover.keep(self.client.failover.find(ref)["segment_id"], args.hosts)

@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast rules list | show | set | rollback | delete | test`: central alarm rules, or with
+"""`holdfast rule list | show | set | rollback | delete | test`: central alarm rules, or with
 --here the rules of the agent on this machine."""
 
 import argparse
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.alarms import preview, rules_file
-from holdfast.alarms.rules import BadRules, RuleSet
+from holdfast.alarms.rules import RuleSet
 from holdfast.alarms.tracks import Change
-from holdfast.cli import Base, ListCommand, ShowCommand, Table, one, rows
-from holdfast.cli.guest import Asking
-from holdfast.cli.matrix import listed
+from holdfast.cli import (
+    ActOnEach,
+    Arguments,
+    ListCommand,
+    ShowCommand,
+    Table,
+    arg,
+    one,
+    reading,
+    rows,
+)
+from holdfast.cli.guest import RECORDING, Asking
 from holdfast.client import admin
 from holdfast.client.errors import BadRequest
-from holdfast.client.reports import Agents
 from holdfast.model.errors import InvalidInput
 from holdfast.model.host import normalise
 from holdfast.runtime.documents import MAX_BYTES
@@ -27,12 +35,10 @@ _RULE = ("id", "source", "on", "field", "when", "for_s", "severity", "actions")
 class _Here(Asking):
     """A command that can also ask the agent on this machine."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--here", action="store_true", help="of the agent on this machine, by its socket"
-        )
-        return parser
+    arguments: ClassVar[Arguments] = (
+        *Asking.arguments,
+        arg("--here", action="store_true", help="of the agent on this machine, by its socket"),
+    )
 
     def agent(self, args: argparse.Namespace, command: str, **said: Any) -> dict[str, Any]:
         return admin.ask(self.place(args), f"metrics.rules.{command}", said)
@@ -47,27 +53,23 @@ class List(_Here, ListCommand):
     file, centre or socket.
     """
 
-    example = """  holdfast rules list
-  holdfast rules list --hosts
-  holdfast rules list --here"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--hosts", action="store_true", help="by host instead")
-        return parser
+    example = """  holdfast rule list
+  holdfast rule list --hosts
+  holdfast rule list --here"""
+    arguments = (*_Here.arguments, arg("--hosts", action="store_true", help="by host instead"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         if parsed_args.here:
             return self._here(parsed_args)
         if parsed_args.hosts:
-            found = Agents(self.client.wire).list()
+            found = self.client.agents.list()
             return rows(_HOST, [{**each, **_held(each["rules"])} for each in found])
         return rows(_DOCUMENT, self.client.alarm_rules.list())
 
     def _here(self, args: argparse.Namespace) -> Table:
         said = self.agent(args, "list")
         before = said["before"]
-        back = f"; `holdfast rules rollback --here` goes back to {before[0]}" if before else ""
+        back = f"; `holdfast rule rollback --here` goes back to {before[0]}" if before else ""
         self.tell(args, f"rules {said['version']} are in force{back}")
         for source in said["sources"]:
             if source["error"]:
@@ -81,24 +83,22 @@ class Show(ShowCommand):
     With --history, the command shows its versions; with --host, the merged rules for this host.
     """
 
-    example = """  holdfast rules show base
-  holdfast rules show base --at 3 -f value -c text
-  holdfast rules show --host cmp-07"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("name", nargs="?", help="of the document")
-        parser.add_argument("--at", type=int, metavar="VERSION", help="as it was then")
-        parser.add_argument("--history", action="store_true", help="which versions there are")
-        parser.add_argument("--host", help="what holds for this host, merged")
-        return parser
+    example = """  holdfast rule show base
+  holdfast rule show base --at 3 -f value -c text
+  holdfast rule show --host cmp-07"""
+    arguments = (
+        arg("name", nargs="?", help="of the document"),
+        arg("--at", type=int, metavar="VERSION", help="as it was then"),
+        arg("--history", action="store_true", help="which versions there are"),
+        arg("--host", help="what holds for this host, merged"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         args, client = parsed_args, self.client
         if bool(args.name) == bool(args.host):
             self.parser.error("name a document, or a host with --host")
         if args.host:
-            return one(Agents(client.wire).rules(args.host))
+            return one(client.agents.rules(args.host))
         if args.history:
             versions = client.alarm_rules.history(args.name)
             return one({f"version {each['version']}": _past(each) for each in versions})
@@ -115,21 +115,16 @@ class Set(_Here, ShowCommand):
     removes it).
     """
 
-    example = """  holdfast rules set base alarms.yaml
-  holdfast rules set gpus gpu.yaml --scope group:gpu
-  holdfast rules set --here test.yaml"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("name", nargs="?", help="of the document")
-        parser.add_argument("file", help="alarm rules in YAML or JSON")
-        parser.add_argument(
-            "--scope", metavar="SCOPE", help="all, host:NAME, group:NAME or project:ID"
-        )
-        parser.add_argument(
-            "--replaces", type=int, metavar="N", help="only if it is still at this version"
-        )
-        return parser
+    example = """  holdfast rule set base alarms.yaml
+  holdfast rule set gpus gpu.yaml --scope group:gpu
+  holdfast rule set --here test.yaml"""
+    arguments = (
+        *_Here.arguments,
+        arg("name", nargs="?", help="of the document"),
+        arg("file", help="alarm rules in YAML or JSON"),
+        arg("--scope", metavar="SCOPE", help="all, host:NAME, group:NAME or project:ID"),
+        arg("--replaces", type=int, metavar="N", help="only if it is still at this version"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         args = parsed_args
@@ -153,15 +148,14 @@ class Rollback(_Here, ShowCommand):
     until its file or the central rules change.
     """
 
-    example = """  holdfast rules rollback base
-  holdfast rules rollback base --to 3
-  holdfast rules rollback --here"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("name", nargs="?", help="of the document")
-        parser.add_argument("--to", type=int, metavar="N", help="a version that it had")
-        return parser
+    example = """  holdfast rule rollback base
+  holdfast rule rollback base --to 3
+  holdfast rule rollback --here"""
+    arguments = (
+        *_Here.arguments,
+        arg("name", nargs="?", help="of the document"),
+        arg("--to", type=int, metavar="N", help="a version that it had"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         args = parsed_args
@@ -172,32 +166,20 @@ class Rollback(_Here, ShowCommand):
         return one(self.client.alarm_rules.roll_back(args.name, args.to))
 
 
-class Delete(Base):
-    """Delete documents of alarm rules. `holdfast rules rollback` restores a document."""
+class Delete(ActOnEach):
+    """Delete documents of alarm rules. `holdfast rule rollback` restores a document."""
 
-    example = "  holdfast rules delete gpus"
+    example = "  holdfast rule delete gpus"
+    arguments = (arg("refs", nargs="+", metavar="name", help="of the document"),)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("names", nargs="+", metavar="name", help="of the document")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        def do(name: str) -> None:
-            self.client.alarm_rules.delete(name)
-            self.say(f"rules {name} deleted")
-
-        self.each(parsed_args.names, do)
+    def act(self, ref: str, args: argparse.Namespace) -> str:
+        self.client.alarm_rules.delete(ref)
+        return f"rules {ref} deleted"
 
 
 def read_text(name: str) -> str:
-    try:
-        with open(name, "rb") as file:
-            return file.read(MAX_BYTES + 1).decode()
-    except OSError as error:
-        raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{name} is not UTF-8: save it as plain text") from error
+    with reading(name), open(name, "rb") as file:
+        return file.read(MAX_BYTES + 1).decode()
 
 
 def _held(rules: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +199,7 @@ def _problems(file: str, error: BadRequest) -> str:
     return "\n".join(f"{file}:{one['line']}: {one['text']}" for one in found)
 
 
-# holdfast rules test: evaluates alarm rules on recorded samples, on the last hour of hosts, or
+# holdfast rule test: evaluates alarm rules on recorded samples, on the last hour of hosts, or
 # on the current values
 
 
@@ -230,7 +212,7 @@ _TRIAL = ("rule", "selected", "holds", "unknown")
 class Test(Asking, ListCommand):
     """Replay recorded samples through a file of alarm rules, and show how alarms would change.
 
-    A recording has a JSON object per line, each a pass: `holdfast metrics record` writes it,
+    A recording has a JSON object per line, each a pass: `holdfast metric record` writes it,
     docs/concepts/alarms.md describes it. The command asks no server. With --told, it shows the
     notifications that would leave the host: grouped, damped, and capped in a storm.
 
@@ -243,23 +225,18 @@ class Test(Asking, ListCommand):
     ten seconds later.
     """
 
-    example = """  holdfast rules test alarms.yaml monday.jsonl
-  holdfast rules test alarms.yaml monday.jsonl --told -f json
-  holdfast rules test alarms.yaml
-  holdfast rules test alarms.yaml --host cmp-07"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("file", help="alarm rules in YAML or JSON")
-        parser.add_argument("recording", nargs="?", help="of `holdfast metrics record`")
-        parser.add_argument(
-            "--host", action="append", default=[], metavar="NAME", help="on its last hour"
-        )
-        parser.add_argument("--told", action="store_true", help="only what would be told")
-        parser.add_argument(
-            "--group", action="append", default=[], metavar="NAME", help="that the host is in"
-        )
-        return parser
+    example = """  holdfast rule test alarms.yaml monday.jsonl
+  holdfast rule test alarms.yaml monday.jsonl --told -f json
+  holdfast rule test alarms.yaml
+  holdfast rule test alarms.yaml --host cmp-07"""
+    arguments = (
+        *Asking.arguments,
+        arg("file", help="alarm rules in YAML or JSON"),
+        arg("recording", nargs="?", help="of `holdfast metric record`"),
+        arg("--host", action="append", default=[], metavar="NAME", help="on its last hour"),
+        arg("--told", action="store_true", help="only what would be told"),
+        arg("--group", action="append", default=[], metavar="NAME", help="that the host is in"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         args = parsed_args
@@ -275,7 +252,7 @@ class Test(Asking, ListCommand):
     def _looked_back(self, args: argparse.Namespace) -> Table:
         if args.recording is not None or args.told or args.group:
             raise InvalidInput("--host goes with neither a recording nor --told nor --group")
-        agents = Agents(self.client.wire)
+        agents = self.client.agents
         for host in args.host:
             agents.want_samples(host)
         seen = self.client.alarm_rules.preview(read_text(args.file), args.host)
@@ -289,15 +266,10 @@ class Test(Asking, ListCommand):
 
     def _replayed(self, args: argparse.Namespace, rules: RuleSet) -> Table:
         name, shown = args.recording, list[dict[str, Any]]()
-        try:
-            with open(name, encoding="utf-8") as file:
-                for each in preview.replay(preview.read(file, name), rules, args.group):
-                    told = [one for group in each.groups for one in group.changes]
-                    shown += [_row(one) for one in (told if args.told else each.changes)]
-        except UnicodeDecodeError as error:
-            raise InvalidInput(f"{name} is not UTF-8: record it as lines of JSON") from error
-        except OSError as error:
-            raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
+        with reading(name, RECORDING), open(name, encoding="utf-8") as file:
+            for each in preview.replay(preview.read(file, name), rules, args.group):
+                told = [one for group in each.groups for one in group.changes]
+                shown += [_row(one) for one in (told if args.told else each.changes)]
         if not shown:
             self.say("nothing would change: no rule holds for any of it")
         return rows(_TOLD if args.told else _CHANGE, shown)
@@ -312,10 +284,8 @@ def _story(one: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def rules_of(name: str) -> RuleSet:
-    try:
+    with reading(name):
         return rules_file.parse(read_text(name), name)
-    except BadRules as error:
-        raise InvalidInput("\n".join(listed(name, error))) from error
 
 
 def _row(one: Change) -> dict[str, Any]:

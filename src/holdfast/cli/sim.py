@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast sim show | set | fail-host | recover-host | cut | mend | crash-server"""
+"""holdfast sim show | set | fail-host | recover-host | cut | reconnect | crash-server"""
 
 import argparse
 import json
 import math
 from typing import Any
 
-from holdfast.cli import Base, ListCommand, ShowCommand, Table, one, pair, rows, typed
+from holdfast.cli import Base, ListCommand, ShowCommand, Table, arg, one, pair, rows, typed
 
 SERVER_COLUMNS = ("id", "name", "status", "power_state", "host", "running_on", "project_id")
 
@@ -16,11 +16,7 @@ class Show(ListCommand):
 
     example = """  holdfast sim show
   holdfast sim show --servers --sort-column host"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--servers", action="store_true", help="the servers, not the hosts")
-        return parser
+    arguments = (arg("--servers", action="store_true", help="the servers, not the hosts"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         sim = self.client.sim.show()
@@ -53,89 +49,74 @@ class Set(ShowCommand):
     example = """  holdfast sim set latency_s=0.2 lost_reply_rate=0.1
   holdfast sim set down=True
   holdfast sim set only_calls=servers.stop,servers.start"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("settings", nargs="+", type=_setting, metavar="key=value")
-        return parser
+    arguments = (arg("settings", nargs="+", type=_setting, metavar="key=value"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         return one(self.client.sim.change(**dict(parsed_args.settings)))
 
 
-class FailHost(Base):
+class _Fault(Base):
+    """A command that breaks or repairs a part of the simulated cloud, and prints the result."""
+
+    def do(self, args: argparse.Namespace) -> str:
+        raise NotImplementedError
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.app.stdout.write(self.do(parsed_args) + "\n")
+
+
+HOST = arg("name", help="the host")
+NETWORK = arg("--network", help="manage, tenant, storage, …; all of them without it")
+
+
+class FailHost(_Fault):
     """Cut the power of a simulated host."""
 
     example = "  holdfast sim fail-host cmp-05"
+    arguments = (HOST,)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("name", help="the host")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.app.stdout.write(self.client.sim.fail_host(parsed_args.name) + "\n")
+    def do(self, args: argparse.Namespace) -> str:
+        return self.client.sim.fail_host(args.name)
 
 
-class RecoverHost(Base):
+class RecoverHost(_Fault):
     """Switch a simulated host on again."""
 
     example = "  holdfast sim recover-host cmp-05"
+    arguments = (HOST,)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("name", help="the host")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.app.stdout.write(self.client.sim.recover_host(parsed_args.name) + "\n")
+    def do(self, args: argparse.Namespace) -> str:
+        return self.client.sim.recover_host(args.name)
 
 
-class Cut(Base):
+class Cut(_Fault):
     """Disconnect a simulated host from a network or from all; the servers keep running."""
 
     example = "  holdfast sim cut cmp-05 --network storage"
+    arguments = (HOST, NETWORK)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        return _with_network(super().get_parser(prog_name))
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        said = self.client.sim.cut_host(parsed_args.name, parsed_args.network)
-        self.app.stdout.write(said + "\n")
+    def do(self, args: argparse.Namespace) -> str:
+        return self.client.sim.cut_host(args.name, args.network)
 
 
-class RepairHost(Base):
+class Reconnect(_Fault):
     """Reconnect a simulated host after `holdfast sim cut`."""
 
-    example = "  holdfast sim mend cmp-05 --network storage"
+    example = "  holdfast sim reconnect cmp-05 --network storage"
+    arguments = (HOST, NETWORK)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        return _with_network(super().get_parser(prog_name))
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        said = self.client.sim.repair_host(parsed_args.name, parsed_args.network)
-        self.app.stdout.write(said + "\n")
+    def do(self, args: argparse.Namespace) -> str:
+        return self.client.sim.reconnect_host(args.name, args.network)
 
 
-def _with_network(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("name", help="the host")
-    parser.add_argument("--network", help="manage, tenant, storage, …; all of them without it")
-    return parser
-
-
-class CrashServer(Base):
+class CrashServer(_Fault):
     """Crash a simulated server."""
 
     example = "  holdfast sim crash-server job-01"
+    arguments = (arg("server", help="name or id"),)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("server", help="name or id")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        said = self.client.sim.crash_server(parsed_args.server)
-        self.app.stdout.write(said + "\n")
+    def do(self, args: argparse.Namespace) -> str:
+        return self.client.sim.crash_server(args.server)
 
 
 def _state(host: dict[str, Any]) -> str:

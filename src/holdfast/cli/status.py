@@ -13,8 +13,8 @@ from oslo_config import cfg
 from sqlalchemy.engine import make_url
 
 from holdfast import conf as configuration
-from holdfast.cli import Base
-from holdfast.cli.config import config_option
+from holdfast.cli import Base, arg
+from holdfast.cli.config import CONFIG
 from holdfast.cli.up import use_state
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"
@@ -28,12 +28,7 @@ class Status(Base, Lister):
     """
 
     example = "  holdfast status --config /etc/holdfast/holdfast.conf"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        config_option(parser)
-        parser.add_argument("--state", metavar="DIR", help="the state folder of a `holdfast up`")
-        return parser
+    arguments = (CONFIG, arg("--state", metavar="DIR", help="the state folder of a `holdfast up`"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         rows = list(findings(parsed_args.config, parsed_args.state))

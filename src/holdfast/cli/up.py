@@ -15,7 +15,7 @@ from oslo_config import cfg
 
 from holdfast import conf as configuration
 from holdfast.app.daemon import BadSetup
-from holdfast.cli import Base
+from holdfast.cli import Base, arg
 from holdfast.conf import hostmonitor
 from holdfast.model.errors import HoldfastError
 
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and 0 < int(text) < 65_536:
+        return int(text)
+    raise argparse.ArgumentTypeError("a number from 1 to 65535 is wanted")
+
+
 class Up(Base, Command):
     """Run everything in a single process: API, manager, SQLite, a simulated cloud.
 
@@ -33,19 +39,17 @@ class Up(Base, Command):
     """
 
     example = "  holdfast up --state ~/holdfast --port 8780"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-        parser.add_argument("--port", type=_port, help="port to listen on (default 8780)")
-        parser.add_argument(
+    arguments = (
+        arg("--host", help="address to listen on (default 127.0.0.1)"),
+        arg("--port", type=_port, help="port to listen on (default 8780)"),
+        arg(
             "--state",
             default="state",
             metavar="DIR",
             help="folder for databases and log (default ./state)",
-        )
-        parser.add_argument("--config", metavar="FILE", help="configuration file")
-        return parser
+        ),
+        arg("--config", metavar="FILE", help="configuration file"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         state = Path(parsed_args.state).expanduser().resolve()
@@ -64,12 +68,6 @@ class Up(Base, Command):
         return 1
 
 
-def _port(text: str) -> int:
-    if text.isascii() and text.isdigit() and 0 < int(text) < 65_536:
-        return int(text)
-    raise argparse.ArgumentTypeError("a number from 1 to 65535 is wanted")
-
-
 def use_state(conf: cfg.ConfigOpts, state: Path) -> None:
     """Set default paths in the state folder; the configuration can override each."""
     conf.set_default("connection", f"sqlite:///{state / 'holdfast.db'}", group="database")
@@ -82,10 +80,10 @@ def use_state(conf: cfg.ConfigOpts, state: Path) -> None:
             conf.set_default("driver", "sim", group=hostmonitor.group(network))
         # Short times: a demo user wants to see a host come back without waiting ten minutes.
         conf.set_default("poll_interval_s", 5.0, group="monitors")
-        conf.set_default("healthy_for_s", 5.0, group="monitors")
-        conf.set_default("damping_s", 15.0, group="monitors")
+        conf.set_default("healthy_after_s", 5.0, group="monitors")
+        conf.set_default("flap_holdoff_s", 15.0, group="monitors")
         conf.set_default("bring_back_after_s", 5.0, group="recovery")
-        conf.set_default("well_for_s", 3.0, group="hostmonitor")
+        conf.set_default("healthy_after_s", 3.0, group="hostmonitor")
 
 
 def _conf(args: argparse.Namespace, state: Path) -> cfg.ConfigOpts:

@@ -3,16 +3,16 @@
 
     Client().operations.list()
 
-Without arguments, URL and credentials come from the environment (see `auth`).
+Without arguments, URL and credentials come from the environment (see `auth`). A resource is a class
+with its route and the keys of its answers; docs/reference/api.md has the fields of each object.
 """
 
-import builtins
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.client import dates
 from holdfast.client.auth import Access, Session, find, url_from
@@ -20,147 +20,194 @@ from holdfast.client.errors import NotFound, NotUnique, Unauthorized
 from holdfast.client.http import Wire, path
 from holdfast.model import host as names
 
-_RULES = "/holdfast/v1/alarm-rules"
-_PREVIEW = "/holdfast/v1/alarm-rules-preview"
+MOST = 1000
+HOUR = timedelta(hours=1)
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
-#: name, scope, version, author, created_at; lists add `rules`, single documents `text`
-Document = dict[str, Any]
+#: An object of the API, as plain JSON.
+Object = dict[str, Any]
+Objects = list[Object]
 
 
-class AlarmRules:
-    """client.alarm_rules: alarm rule documents, /holdfast/v1/alarm-rules; for administrators."""
+class Resource:
+    """A REST resource: calls below a route."""
+
+    route: ClassVar[str]
+    #: The keys of an object and of a list in the answers.
+    one: ClassVar[str]
+    many: ClassVar[str]
+    #: The version of the contract to request.
+    version: ClassVar[str | None] = None
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    def list(self) -> builtins.list[Document]:
-        found: list[Document] = self._wire.call("GET", _RULES, key="alarm_rules")
+    def _get(self, *where: object, key: str = "", **query: Any) -> Object:
+        found: Object = self._wire.call(
+            "GET",
+            self.route + path(*where),
+            query=given(query),
+            key=key or self.one,
+            version=self.version,
+        )
         return found
 
-    def show(self, name: str, version: int | None = None) -> Document:
+    def _list(self, *where: object, key: str = "", **query: Any) -> Objects:
+        found: Any = self._get(*where, key=key or self.many, **query)
+        listed: Objects = found
+        return listed
+
+    def _send(
+        self, method: str, *where: object, body: Mapping[str, Any] | None = None, key: str = ""
+    ) -> Object:
+        """Send a change and return the changed object."""
+        made: Object = self._wire.call(
+            method,
+            self.route + path(*where),
+            body=body,
+            key=key or self.one,
+            version=self.version,
+        )
+        return made
+
+    def _delete(self, *where: object) -> None:
+        self._wire.call("DELETE", self.route + path(*where))
+
+
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def only(noun: str, ref: str, found: Objects, missing: str) -> Object:
+    """Return the only match; NotFound with the message `missing`, NotUnique with the ids."""
+    if not found:
+        raise NotFound(missing, status=404)
+    if len(found) > 1:
+        raise NotUnique(noun, ref, [str(each["id"]) for each in found])
+    return found[0]
+
+
+class Agents(Resource):
+    """client.agents: agents, their alarm rules, and stored samples; for administrators."""
+
+    route, many = "/holdfast/v1/agents", "agents"
+
+    def list(self) -> Objects:
+        """List agents seen within a week; `fresh` agents were seen just now."""
+        return self._list()
+
+    def rules(self, host: str) -> Object:
+        """Return the alarm rules in force for a host: version, text, origins."""
+        return self._get(host, "alarm-rules", key="alarm_rules")
+
+    def samples(self, host: str) -> Object:
+        """Return the stored last hour of a host and the guests (metrics/history.plain).
+
+        The result also has `at`, `fresh` and `wanted_until`. The call does not make the agent send
+        samples.
+        """
+        return HostHealth(self._wire).samples(host)
+
+    def want_samples(self, host: str) -> str:
+        """Request samples of a host; return until when the agent sends samples.
+
+        The agent starts with its next heartbeat.
+        """
+        return HostHealth(self._wire).want_samples(host)
+
+
+class AlarmRules(Resource):
+    """client.alarm_rules: alarm rule documents; for administrators.
+
+    A document has name, scope, version, author and created_at; lists add `rules`, a single
+    document adds `text`.
+    """
+
+    route, one, many = "/holdfast/v1/alarm-rules", "alarm_rules", "alarm_rules"
+
+    def list(self) -> Objects:
+        return self._list()
+
+    def show(self, name: str, version: int | None = None) -> Object:
         """Return the current document, or an older version."""
-        query = {"version": version} if version is not None else {}
-        where = _RULES + path(name)
-        found: Document = self._wire.call("GET", where, query=query, key="alarm_rules")
-        return found
+        return self._get(name, version=version)
 
-    def set(self, name: str, text: str, **more: Any) -> Document:
+    def set(self, name: str, text: str, **more: Any) -> Object:
         """Create or replace a document.
 
         `more`: `scope`, and `replaces`, the version that the caller saw. BadRequest lists all
         problems of the document in `details`.
         """
-        body = {"text": text, **more}
-        made: Document = self._wire.call("PUT", _RULES + path(name), body=body, key="alarm_rules")
-        return made
+        return self._send("PUT", name, body={"text": text, **more})
 
-    def roll_back(self, name: str, version: int | None = None) -> Document:
+    def roll_back(self, name: str, version: int | None = None) -> Object:
         """Restore the previous text of a document, or the text of `version`."""
-        body = {"version": version} if version is not None else {}
-        where = _RULES + path(name, "rollback")
-        made: Document = self._wire.call("POST", where, body=body, key="alarm_rules")
-        return made
+        return self._send("POST", name, "rollback", body=given({"version": version}))
 
-    def history(self, name: str) -> builtins.list[Document]:
+    def history(self, name: str) -> Objects:
         """Return all versions, newest first."""
-        found: list[Document] = self._wire.call(
-            "GET", _RULES + path(name, "history"), key="versions"
-        )
-        return found
+        return self._list(name, "history", key="versions")
 
-    def preview(self, text: str, hosts: Sequence[str]) -> dict[str, Any]:
+    def preview(self, text: str, hosts: Sequence[str]) -> Object:
         """Evaluate rules over the last hour of `hosts`; changes nothing.
 
         Only hosts whose samples somebody views have data. Returns `hosts` with data, `stories`,
         and `silent` rules.
         """
-        body = {"text": text, "hosts": builtins.list(hosts)}
-        found: dict[str, Any] = self._wire.call("POST", _PREVIEW, body=body, key="preview")
+        body = {"text": text, "hosts": [*hosts]}
+        found: Object = self._wire.call("POST", f"{self.route}-preview", body=body, key="preview")
         return found
 
     def delete(self, name: str) -> None:
-        self._wire.call("DELETE", _RULES + path(name))
+        self._delete(name)
 
 
-_ALARMS = "/holdfast/v1/alarms"
+class Alarms(Resource):
+    """client.alarms: alarms of the own project's servers; administrators see all alarms."""
 
-#: id, rule, state, severity, host, subject, name, value, threshold, …; one alarm adds `details`
-Alarm = dict[str, Any]
+    route, one, many = "/holdfast/v1/alarms", "alarm", "alarms"
 
-
-class Alarms:
-    """client.alarms: /holdfast/v1/alarms.
-
-    A project sees the alarms of its own servers, an administrator sees all alarms.
-    """
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def list(self, **wanted: Any) -> builtins.list[Alarm]:
+    def list(self, *, all: bool = False, **wanted: Any) -> Objects:
         """List current alarms, newest first.
 
         `wanted`: host, rule, project, state, limit; `all` includes alarms that are over.
         """
-        query = {name: value for name, value in wanted.items() if value not in (None, False)}
-        if query.get("all"):
-            query["all"] = "true"
-        found: list[Alarm] = self._wire.call("GET", _ALARMS, query=query, key="alarms")
-        return found
+        return self._list(**wanted, all="true" if all else None)
 
-    def show(self, alarm_id: str) -> Alarm:
-        found: Alarm = self._wire.call("GET", _ALARMS + path(alarm_id), key="alarm")
-        return found
+    def show(self, alarm_id: str) -> Object:
+        return self._get(alarm_id)
 
-    def acknowledge(self, alarm_id: str) -> Alarm:
+    def acknowledge(self, alarm_id: str) -> Object:
         """Acknowledge an alarm: no further notifications until the alarm is over."""
-        where = _ALARMS + path(alarm_id, "ack")
-        found: Alarm = self._wire.call("POST", where, body={}, key="alarm")
-        return found
+        return self._send("POST", alarm_id, "ack", body={})
 
-    def silence(self, alarm_id: str, lasts: timedelta) -> Alarm:
+    def mute(self, alarm_id: str, lasts: timedelta) -> Object:
         """Mute an alarm for a duration; zero ends the mute.
 
-        Zero also sends the notifications that were withheld for an alarm that still stands.
+        Zero also sends the notifications that were withheld for an alarm that still lasts.
         """
-        where, body = (
-            _ALARMS + path(alarm_id, "silence"),
-            {"duration_s": int(lasts.total_seconds())},
-        )
-        found: Alarm = self._wire.call("POST", where, body=body, key="alarm")
-        return found
+        return self._send("POST", alarm_id, "mute", body={"duration_s": int(lasts.total_seconds())})
 
-    def end(self, alarm_id: str) -> Alarm:
+    def end(self, alarm_id: str) -> Object:
         """End an alarm although the agent does not report the end."""
-        where = _ALARMS + path(alarm_id, "end")
-        found: Alarm = self._wire.call("POST", where, body={}, key="alarm")
-        return found
+        return self._send("POST", alarm_id, "end", body={})
 
 
-_PATH = "/holdfast/v1/audit"
-MOST = 1000
+class Audit(Resource):
+    """client.audit: audit lines of the own project, for administrators of all projects."""
 
-#: id, at, subject, project_id, actor, request_id, sentence
-Line = dict[str, Any]
+    route, many = "/holdfast/v1/audit", "audit"
 
-
-class Audit:
-    """client.audit: /holdfast/v1/audit; the own project, for administrators all projects."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def list(self, **wanted: Any) -> builtins.list[Line]:
+    def list(self, **wanted: Any) -> Objects:
         """List audit lines, newest first.
 
         Filters: `subject`, `actor`, `project_id`, `text`, `since`, `until` (exclusive). `limit`
         (default 100) and `marker`, the id of the last line seen, page through the list.
         """
-        # requests omits parameters with the value None
-        found: list[Line] = self._wire.call("GET", _PATH, query=wanted, key="audit")
-        return found
+        return self._list(**wanted)
 
-    def all(self, **wanted: Any) -> Iterator[Line]:
+    def all(self, **wanted: Any) -> Iterator[Object]:
         """Yield every audit line; reads page by page."""
         while found := self.list(**{**wanted, "limit": MOST}):
             yield from found
@@ -169,20 +216,17 @@ class Audit:
             wanted["marker"] = found[-1]["id"]
 
 
-_AVAILABILITY_PATH = "/holdfast/v1/availability"
+class Availability(Resource):
+    """client.availability: whether and when a reservation fits."""
 
-
-class Availability:
-    """client.availability: whether and when a reservation fits, /holdfast/v1/availability."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    route, one = "/holdfast/v1/availability", "availability"
 
     def then(
         self, reservation: Mapping[str, Any], *, end_date: str, start_date: str = "now"
-    ) -> dict[str, Any]:
+    ) -> Object:
         """Check whether a reservation fits between `start_date` and `end_date`."""
-        return self._ask(reservation, {"start_date": start_date, "end_date": end_date})
+        wanted = json.dumps(dict(reservation))
+        return self._get(reservation=wanted, start_date=start_date, end_date=end_date)
 
     def first(
         self,
@@ -192,95 +236,53 @@ class Availability:
         start: str | None = None,
         until: str | None = None,
         limit: int | None = None,
-    ) -> dict[str, Any]:
+    ) -> Object:
         """Return the first free windows of `duration_s`, starting from `start` (now) to `until`."""
-        query = {"duration_s": duration_s, "from": start, "until": until, "limit": limit}
-        return self._ask(reservation, query)
-
-    def _ask(self, reservation: Mapping[str, Any], query: Mapping[str, Any]) -> dict[str, Any]:
-        # requests omits parameters with the value None
-        asked = {"reservation": json.dumps(dict(reservation)), **query}
-        found: dict[str, Any] = self._wire.call(
-            "GET", _AVAILABILITY_PATH, query=asked, key="availability"
-        )
-        return found
+        window: dict[str, Any] = {"from": start, "until": until}
+        wanted = json.dumps(dict(reservation))
+        return self._get(reservation=wanted, duration_s=duration_s, limit=limit, **window)
 
 
-# References: an id, or a unique name.
+class Failover(Resource):
+    """client.failover: hosts kept free for failures; for administrators."""
 
+    route, one, many = "/holdfast/v1/failover", "failover", "failover"
 
-UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-
-
-def only(noun: str, ref: str, found: list[dict[str, Any]], missing: str) -> dict[str, Any]:
-    """Return the only match; NotFound with the message `missing`, NotUnique with the ids."""
-    if not found:
-        raise NotFound(missing, status=404)
-    if len(found) > 1:
-        raise NotUnique(noun, ref, [str(each["id"]) for each in found])
-    return found[0]
-
-
-_FAILOVER_PATH = "/holdfast/v1/failover"
-
-#: segment, kept, members, enrolled, usable, free, least_free, short, why (docs/reference/api.md).
-Capacity = dict[str, Any]
-
-
-class Failover:
-    """client.failover: hosts kept free for failures, /holdfast/v1/failover; for administrators."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def list(self) -> builtins.list[Capacity]:
+    def list(self) -> Objects:
         """List all segments with the hosts to keep free and the free hosts."""
-        found: list[Capacity] = self._wire.call("GET", _FAILOVER_PATH, key="failover")
-        return found
+        return self._list()
 
-    def keep(self, segment_id: str, hosts: int) -> Capacity:
+    def keep(self, segment_id: str, hosts: int) -> Object:
         """Set how many hosts a segment keeps free; 0: none."""
-        body, where = {"kept": hosts}, _FAILOVER_PATH + path(segment_id)
-        found: Capacity = self._wire.call("PUT", where, body=body, key="failover")
-        return found
+        return self._send("PUT", segment_id, body={"kept": hosts})
 
-    def find(self, ref: str) -> Capacity:
+    def find(self, ref: str) -> Object:
         """Find a segment by id or name."""
         found = [one for one in self.list() if ref in (one["segment_id"], one["segment"])]
         missing = f"there is no segment {ref!r}: `holdfast failover` shows them"
         return only("segment", ref, found, missing)
 
 
-_PREFIX = "/reservation/v1/floatingips"
+class FloatingIps(Resource):
+    """client.floatingips: reservable floating IPs."""
 
-FloatingIp = dict[str, Any]
+    route, one, many = "/reservation/v1/floatingips", "floatingip", "floatingips"
 
+    def list(self) -> Objects:
+        return self._list()
 
-class FloatingIps:
-    """client.floatingips: reservable floating IPs, /reservation/v1/floatingips."""
+    def show(self, floatingip_id: str) -> Object:
+        return self._get(floatingip_id)
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def list(self) -> builtins.list[FloatingIp]:
-        found: list[FloatingIp] = self._wire.call("GET", _PREFIX, key="floatingips")
-        return found
-
-    def show(self, floatingip_id: str) -> FloatingIp:
-        where = _PREFIX + path(floatingip_id)
-        found: FloatingIp = self._wire.call("GET", where, key="floatingip")
-        return found
-
-    def create(self, network_id: str, address: str) -> FloatingIp:
+    def create(self, network_id: str, address: str) -> Object:
         """Enrol an address of a network for reservation."""
         body = {"floating_network_id": network_id, "floating_ip_address": address}
-        made: FloatingIp = self._wire.call("POST", _PREFIX, body=body, key="floatingip")
-        return made
+        return self._send("POST", body=body)
 
     def delete(self, floatingip_id: str) -> None:
-        self._wire.call("DELETE", _PREFIX + path(floatingip_id))
+        self._delete(floatingip_id)
 
-    def find(self, ref: str) -> FloatingIp:
+    def find(self, ref: str) -> Object:
         """Find a floating IP by id or address."""
         if UUID.fullmatch(ref):
             return self.show(ref)
@@ -289,51 +291,34 @@ class FloatingIps:
         return only("floating IP", ref, found, missing)
 
 
-_HOSTS_PREFIX = "/reservation/v1/os-hosts"
+class Hosts(Resource):
+    """client.hosts: enrolled hosts, their allocations and properties, and host status."""
 
-Host = dict[str, Any]
-Allocation = dict[str, Any]
-Property = dict[str, Any]
-HostStatus = dict[str, Any]
+    route, one, many = "/reservation/v1/os-hosts", "host", "hosts"
 
+    def list(self) -> Objects:
+        return self._list()
 
-class Hosts:
-    """client.hosts: enrolled hosts (/reservation/v1/os-hosts), host status (/holdfast/v1/hosts)."""
+    def show(self, host_id: str | int) -> Object:
+        return self._get(host_id)
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def list(self) -> builtins.list[Host]:
-        hosts: list[Host] = self._wire.call("GET", _HOSTS_PREFIX, key="hosts")
-        return hosts
-
-    def show(self, host_id: str | int) -> Host:
-        host: Host = self._wire.call("GET", _HOSTS_PREFIX + path(host_id), key="host")
-        return host
-
-    def create(self, name: str, extra: Mapping[str, str] | None = None) -> Host:
+    def create(self, name: str, extra: Mapping[str, str] | None = None) -> Object:
         """Enrol a hypervisor; `extra` holds capabilities for leases to request."""
-        body = {**(extra or {}), "name": name}
-        host: Host = self._wire.call("POST", _HOSTS_PREFIX, body=body, key="host")
-        return host
+        return self._send("POST", body={**(extra or {}), "name": name})
 
-    def update(self, host_id: str | int, extra: Mapping[str, str | None]) -> Host:
+    def update(self, host_id: str | int, extra: Mapping[str, str | None]) -> Object:
         """Set capabilities; None removes a capability."""
-        where = _HOSTS_PREFIX + path(host_id)
-        host: Host = self._wire.call("PUT", where, body=extra, key="host")
-        return host
+        return self._send("PUT", host_id, body=extra)
 
     def delete(self, host_id: str | int) -> None:
-        self._wire.call("DELETE", _HOSTS_PREFIX + path(host_id))
+        self._delete(host_id)
 
     def allocations(
         self, *, lease_id: str | None = None, reservation_id: str | None = None
-    ) -> builtins.list[Allocation]:
+    ) -> Objects:
         """Return the reservations of every host."""
-        where = _HOSTS_PREFIX + "/allocations"
-        query = _query(lease_id, reservation_id)
-        found: list[Allocation] = self._wire.call("GET", where, query=query, key="allocations")
-        return found
+        query = {"lease_id": lease_id or None, "reservation_id": reservation_id or None}
+        return self._list("allocations", key="allocations", **query)
 
     def allocation(
         self,
@@ -341,37 +326,25 @@ class Hosts:
         *,
         lease_id: str | None = None,
         reservation_id: str | None = None,
-    ) -> Allocation:
-        where = _HOSTS_PREFIX + path(host_id, "allocation")
-        query = _query(lease_id, reservation_id)
-        found: Allocation = self._wire.call("GET", where, query=query, key="allocation")
-        return found
+    ) -> Object:
+        query = {"lease_id": lease_id or None, "reservation_id": reservation_id or None}
+        return self._get(host_id, "allocation", key="allocation", **query)
 
-    def properties(self, *, detail: bool = False, private: bool = False) -> builtins.list[Property]:
+    def properties(self, *, detail: bool = False, private: bool = False) -> Objects:
         """List properties for leases; `private` (administrators) includes private properties."""
         # the API takes any text as true, also "False": false is left out
-        query = {"detail": "True"} if detail else {}
-        if private:
-            query["all"] = "True"
-        where = _HOSTS_PREFIX + "/properties"
-        key = "resource_properties"
-        found: list[Property] = self._wire.call("GET", where, query=query, key=key)
-        return found
+        query = {"detail": "True" if detail else None, "all": "True" if private else None}
+        return self._list("properties", key="resource_properties", **query)
 
-    def set_property(self, name: str, *, private: bool) -> Property:
-        where = _HOSTS_PREFIX + path("properties", name)
-        body, key = {"private": private}, "resource_property"
-        changed: Property = self._wire.call("PATCH", where, body=body, key=key)
-        return changed
+    def set_property(self, name: str, *, private: bool) -> Object:
+        body = {"private": private}
+        return self._send("PATCH", "properties", name, body=body, key="resource_property")
 
-    def standings(self, state: str | None = None) -> builtins.list[HostStatus]:
+    def statuses(self, state: str | None = None) -> Objects:
         """List the host status of every known host, enrolled or not: state, since, why."""
-        query = {"state": state} if state else {}
-        where = "/holdfast/v1/hosts"
-        found: list[HostStatus] = self._wire.call("GET", where, query=query, key="hosts")
-        return found
+        return HostHealth(self._wire).statuses(state)
 
-    def find(self, ref: str) -> Host:
+    def find(self, ref: str) -> Object:
         """Find a host by id or by hypervisor_hostname, short or full."""
         if ref.isdecimal() or UUID.fullmatch(ref):
             return self.show(ref)
@@ -383,44 +356,46 @@ class Hosts:
         return only("host", ref, found, missing)
 
 
-def _query(lease_id: str | None, reservation_id: str | None) -> dict[str, str]:
-    asked = {"lease_id": lease_id, "reservation_id": reservation_id}
-    return {key: value for key, value in asked.items() if value}
+class HostHealth(Resource):
+    """Status, health and samples of all known hosts, enrolled or not; for administrators."""
+
+    route, one, many = "/holdfast/v1/hosts", "health", "hosts"
+
+    def statuses(self, state: str | None = None) -> Objects:
+        return self._list(state=state or None)
+
+    def list(self, *, bad: bool = False) -> Objects:
+        return self._list("health", health="bad" if bad else None)
+
+    def show(self, name: str) -> Object:
+        return self._get(name, "health")
+
+    def samples(self, name: str) -> Object:
+        return self._get(name, "samples", key="samples")
+
+    def want_samples(self, name: str) -> str:
+        return str(self._send("POST", name, "samples", key="samples")["wanted_until"])
 
 
-_INCIDENTS_PATH = "/holdfast/v1/incidents"
-_REPORTS = "/instance-ha/v1/notifications"
-_APPROVALS = "/holdfast/v1/approvals"
+class Incidents(Resource):
+    """client.incidents: failures and their recovery; for administrators."""
 
-#: id, kind, host, status, sentence, opened_at, closed_at, moves, …, as docs/reference/api.md says.
-Incident = dict[str, Any]
+    route, one, many = "/holdfast/v1/incidents", "incident", "incidents"
 
-
-class Incidents:
-    """client.incidents: /holdfast/v1/incidents and /approvals; for administrators."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def list(self, *, open: bool | None = None, **wanted: Any) -> builtins.list[Incident]:
+    def list(self, *, open: bool | None = None, **wanted: Any) -> Objects:
         """List incidents, newest first.
 
         Filters: `status`, `kind`, `host`, `segment`, `since` (opened at or after), `open` (True:
         open incidents only, False: closed ones only). `limit` and `marker`, the id of the last
         incident seen, page through the list.
         """
-        query = {"open": None if open is None else str(open).lower(), **wanted}
-        # requests omits parameters with the value None
-        found: list[Incident] = self._wire.call(
-            "GET", _INCIDENTS_PATH, query=query, key="incidents"
-        )
-        return found
+        return self._list(open=None if open is None else str(open).lower(), **wanted)
 
-    def show(self, incident_id: str) -> Incident:
+    def show(self, incident_id: str) -> Object:
         """Return an incident with verdicts, steps, servers, reports and timeline."""
-        return self._ask("GET", incident_id)
+        return self._get(incident_id)
 
-    def find(self, ref: str) -> Incident:
+    def find(self, ref: str) -> Object:
         """Find an incident by id or by a unique prefix of the id."""
         if UUID.fullmatch(ref):
             return self.show(ref)
@@ -428,32 +403,27 @@ class Incidents:
         missing = f"there is no incident {ref!r}: `holdfast incident list` shows them"
         return self.show(only("incident", ref, found, missing)["id"])
 
-    def explain(self, incident_id: str) -> dict[str, Any]:
+    def explain(self, incident_id: str) -> Object:
         """Return the explanation of an incident: title, parts, and the full text."""
-        return self._ask("GET", incident_id, "explanation", key="explanation")
+        return self._get(incident_id, "explanation", key="explanation")
 
-    def retry(self, incident_id: str, reason: str = "") -> Incident:
-        body = {"reason": reason} if reason else {}
-        return self._ask("POST", incident_id, "retry", body=body)
+    def retry(self, incident_id: str, reason: str = "") -> Object:
+        return self._send("POST", incident_id, "retry", body=given({"reason": reason or None}))
 
-    def abort(self, incident_id: str, reason: str) -> Incident:
-        return self._ask("POST", incident_id, "abort", body={"reason": reason})
+    def abort(self, incident_id: str, reason: str) -> Object:
+        return self._send("POST", incident_id, "abort", body={"reason": reason})
 
     def confirm_off(
         self, incident_id: str, reason: str, *, despite_power_on: bool = False
-    ) -> Incident:
+    ) -> Object:
         """Confirm power off for the host of an incident; recovery starts the servers elsewhere.
 
         Raises Conflict if the host's fence reads on, unless `despite_power_on`.
         """
-        body: dict[str, Any] = {"reason": reason}
-        if despite_power_on:
-            body["despite_power_on"] = True
-        return self._ask("POST", incident_id, "confirm-off", body=body)
+        body = given({"reason": reason, "despite_power_on": despite_power_on or None})
+        return self._send("POST", incident_id, "confirm-off", body=body)
 
-    def report(
-        self, host: str, *, server: str | None = None, process: str | None = None
-    ) -> dict[str, Any]:
+    def report(self, host: str, *, server: str | None = None, process: str | None = None) -> Object:
         """Report a failed host, server or process, as an instance HA notification."""
         kind, payload = "COMPUTE_HOST", {"event": "STOPPED", "host_status": "NORMAL"}
         if server:
@@ -461,71 +431,49 @@ class Incidents:
             payload["instance_uuid"] = server
         elif process:
             kind, payload = "PROCESS", {"event": "STOPPED", "process_name": process}
-        body = {
-            "type": kind,
-            "hostname": host,
-            "generated_time": dates.now().isoformat(),
-            "payload": payload,
-        }
-        made: dict[str, Any] = self._wire.call(
-            "POST", _REPORTS, body={"notification": body}, key="notification"
+        at = dates.now().isoformat()
+        said = {"type": kind, "hostname": host, "generated_time": at, "payload": payload}
+        made: Object = self._wire.call(
+            "POST", "/instance-ha/v1/notifications", body={"notification": said}, key="notification"
         )
         return made
 
-    def approve(self, reason: str, domain: str = "") -> dict[str, Any]:
+    def approve(self, reason: str, domain: str = "") -> Object:
         """Approve a mass failure in a rack or zone, or everywhere.
 
         Recovery held by the mass-failure guard continues.
         """
-        body = {"reason": reason, **({"domain": domain} if domain else {})}
-        made: dict[str, Any] = self._wire.call("POST", _APPROVALS, body=body, key="approval")
+        body = given({"reason": reason, "domain": domain or None})
+        made: Object = self._wire.call("POST", "/holdfast/v1/approvals", body=body, key="approval")
         return made
 
-    def _ask(
-        self, method: str, *where: str, body: dict[str, Any] | None = None, key: str = "incident"
-    ) -> dict[str, Any]:
-        found: dict[str, Any] = self._wire.call(
-            method, _INCIDENTS_PATH + path(*where), body=body, key=key
-        )
-        return found
 
+class Leases(Resource):
+    """client.leases: reservations of resources for a time."""
 
-_leases_PREFIX = "/reservation/v1/leases"
-#: The version that shows the hosts of a lease, and has filters and paging in lists.
-_VERSION = "reservation 1.1"
+    route, one, many = "/reservation/v1/leases", "lease", "leases"
+    #: The version that shows the hosts of a lease, and has filters and paging in lists.
+    version = "reservation 1.1"
 
-Lease = dict[str, Any]
-
-
-class Leases:
-    """client.leases: /reservation/v1/leases."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def list(self, *, limit: int | None = None, **which: str | None) -> builtins.list[Lease]:
+    def list(self, *, limit: int | None = None, **which: str | None) -> Objects:
         """List all leases, page by page, or at most `limit`.
 
         `which`: status, name, resource_type, project_id (administrators), start_after,
         start_before, end_after, end_before, sort ("end_date:desc"), marker (the id of the lease
         to begin after).
         """
-        found: list[Lease] = []
+        found: Objects = []
         while True:
-            # requests omits parameters with the value None
-            page = self._call("GET", _leases_PREFIX, query={**which, "limit": limit})
-            leases: list[Lease] = self._wire.under("leases", page)
+            query = given({**which, "limit": limit})
+            page = self._wire.call("GET", self.route, query=query, version=self.version)
+            leases: Objects = self._wire.under("leases", page)
             found += leases
             if limit is not None or not leases or not page.get("leases_links"):
                 return found
             which["marker"] = leases[-1]["id"]
 
-    def _call(self, method: str, where: str, **more: Any) -> Any:
-        return self._wire.call(method, where, version=_VERSION, **more)
-
-    def show(self, lease_id: str) -> Lease:
-        lease: Lease = self._call("GET", _leases_PREFIX + path(lease_id), key="lease")
-        return lease
+    def show(self, lease_id: str) -> Object:
+        return self._get(lease_id)
 
     def create(
         self,
@@ -537,7 +485,7 @@ class Leases:
         before_end_date: str | None = None,
         events: Sequence[Mapping[str, Any]] = (),
         dry_run: bool = False,
-    ) -> Lease:
+    ) -> Object:
         """Create a lease. Dates are "YYYY-MM-DD HH:MM[:SS]" in UTC, or "now".
 
         With `dry_run` the server books nothing and returns the lease it would create.
@@ -552,31 +500,28 @@ class Leases:
         }
         if dry_run:
             body["dry_run"] = True
-        lease: Lease = self._call("POST", _leases_PREFIX, body=body, key="lease")
-        return lease
+        return self._send("POST", body=body)
 
-    def update(self, lease_id: str, **changes: Any) -> Lease:
+    def update(self, lease_id: str, **changes: Any) -> Object:
         """Change name, start_date, end_date, before_end_date or reservations of a lease.
 
         With dry_run=True the server changes nothing and returns the lease after the change.
         """
-        where = _leases_PREFIX + path(lease_id)
-        lease: Lease = self._call("PUT", where, body=changes, key="lease")
-        return lease
+        return self._send("PUT", lease_id, body=changes)
 
     def delete(self, lease_id: str) -> None:
-        self._wire.call("DELETE", _leases_PREFIX + path(lease_id))
+        self._delete(lease_id)
 
     def replace_host(self, lease_id: str, reservation_id: str, host: str) -> None:
         """Replace a host of a reservation before the start; for administrators."""
-        where = f"/holdfast/v1/leases{path(lease_id)}/reservations{path(reservation_id)}"
-        self._wire.call("POST", f"{where}/replace-host", body={"host": host})
+        where = path(lease_id, "reservations", reservation_id, "replace-host")
+        self._wire.call("POST", f"/holdfast/v1/leases{where}", body={"host": host})
 
     def acknowledge(self, lease_id: str) -> None:
         """Acknowledge changed resources of a lease; resets `resources_changed`."""
-        self._wire.call("POST", f"/holdfast/v1/leases{path(lease_id)}/acknowledge")
+        self._wire.call("POST", f"/holdfast/v1/leases{path(lease_id, 'acknowledge')}")
 
-    def find(self, ref: str) -> Lease:
+    def find(self, ref: str) -> Object:
         """Find a lease by id or unique name."""
         if UUID.fullmatch(ref):
             return self.show(ref)
@@ -585,228 +530,147 @@ class Leases:
         return only("lease", ref, found, missing)
 
 
-_MONITORS = "/holdfast/v1/monitors"
-_MATRIX = "/holdfast/v1/matrix"
-_HOSTS = "/holdfast/v1/hosts"
+class MaintenanceWindows(Resource):
+    """client.maintenance: maintenance windows; for administrators."""
 
-#: observer, registered, hint, kind, seen_at, fresh, networks, strategy_source, hosts
-Monitor = dict[str, Any]
-#: networks, source, strategy, rows, undecided, differing
-Matrix = dict[str, Any]
-#: host, health, action, since, monitors; a single host adds reports per monitor, and votes
-Health = dict[str, Any]
+    route = "/holdfast/v1/maintenance-windows"
+    one, many = "maintenance_window", "maintenance_windows"
+
+    def list(self) -> Objects:
+        """List current and future maintenance windows."""
+        return self._list()
+
+    def add(self, matcher: dict[str, str], reason: str, **when: Any) -> Object:
+        """Add a maintenance window: recovery ignores matching failures.
+
+        `matcher`: kind, host, segment, server. `when`: starts_at, and expires_at or duration_s.
+        """
+        return self._send("POST", body={"matcher": matcher, "reason": reason, **when})
+
+    def remove(self, window_id: str) -> None:
+        self._delete(window_id)
 
 
-class Monitors:
-    """client.monitors: host monitors, HA matrix and host health; for administrators.
+class Monitors(Resource):
+    """client.monitors: host monitors, HA matrix and host health; for administrators."""
 
-    Uses /holdfast/v1/monitors, /matrix and /hosts/health.
-    """
+    route, one, many = "/holdfast/v1/monitors", "monitor", "monitors"
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def list(self) -> builtins.list[Monitor]:
+    def list(self) -> Objects:
         """List `registered` monitors and reporting monitors; `fresh` monitors reported lately."""
-        found: list[Monitor] = self._wire.call("GET", _MONITORS, key="monitors")
-        return found
+        return self._list()
 
     def register(self, observer: str) -> str:
         """Register a host monitor, which may then vote; return the monitor's token.
 
         A second registration returns the same token.
         """
-        made = self._wire.call("POST", _MONITORS, body={"observer": observer}, key="monitor")
-        return str(made["token"])
+        return str(self._send("POST", body={"observer": observer})["token"])
 
     def unregister(self, observer: str) -> None:
         """Unregister a monitor: the monitor has no vote, and the API refuses the token."""
-        self._wire.call("DELETE", _MONITORS + path(observer))
+        self._delete(observer)
 
-    def matrix(self) -> Matrix:
+    def matrix(self) -> Object:
         """Return the HA matrix in force, with the hosts in each row now."""
-        found: Matrix = self._wire.call("GET", _MATRIX, key="matrix")
+        found: Object = self._wire.call("GET", "/holdfast/v1/matrix", key="matrix")
         return found
 
-    def hosts(self, *, bad: bool = False) -> builtins.list[Health]:
+    def hosts(self, *, bad: bool = False) -> Objects:
         """List host health per network; `bad`: only hosts not up on every network."""
-        query = {"health": "bad"} if bad else {}
-        where = f"{_HOSTS}/health"
-        found: list[Health] = self._wire.call("GET", where, query=query, key="hosts")
-        return found
+        return HostHealth(self._wire).list(bad=bad)
 
-    def host(self, name: str) -> Health:
+    def host(self, name: str) -> Object:
         """Return the health of a host (short or full name): reports per monitor, action, votes."""
-        where = _HOSTS + path(name, "health")
-        found: Health = self._wire.call("GET", where, key="health")
-        return found
+        return HostHealth(self._wire).show(name)
 
 
-_observations_PATH = "/holdfast/v1/observations"
+class Observations(Resource):
+    """client.observations: reports of monitors and agents; for administrators."""
 
-#: id, key, observer, subject, kind, state, since, observed_at, evidence, incident_id
-Seen = dict[str, Any]
+    route, many = "/holdfast/v1/observations", "observations"
 
-
-class Observations:
-    """client.observations: monitor and agent reports, /holdfast/v1/observations; administrators."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def list(self, **wanted: Any) -> builtins.list[Seen]:
+    def list(self, **wanted: Any) -> Objects:
         """List observations, newest first.
 
         Filters: `subject`, `host` (the host, and everything on it), `kind`, `state`, `since`;
         `limit` defaults to 100.
         """
-        # requests omits parameters with the value None
-        found: list[Seen] = self._wire.call(
-            "GET", _observations_PATH, query=wanted, key="observations"
-        )
-        return found
+        return self._list(**wanted)
 
 
-_operations_PATH = "/holdfast/v1/operations"
+class Operations(Resource):
+    """client.operations: durable operations."""
 
-Operation = dict[str, Any]
-
-
-class Operations:
-    """client.operations: durable operations, /holdfast/v1/operations."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    route, many = "/holdfast/v1/operations", "operations"
 
     def list(
         self, *, subject: str | None = None, status: str | None = None, limit: int = 100
-    ) -> builtins.list[Operation]:
+    ) -> Objects:
         """List operations, newest first; filters: subject (for example a lease id), status."""
-        # requests omits parameters with the value None
-        query = {"subject": subject, "status": status, "limit": limit}
-        operations: list[Operation] = self._wire.call(
-            "GET", _operations_PATH, query=query, key="operations"
-        )
-        return operations
+        return self._list(subject=subject, status=status, limit=limit)
 
 
-# Recovery switches for operators.
+class Pauses(Resource):
+    """client.pauses: pauses of recovery; for administrators."""
 
+    route, one, many = "/holdfast/v1/pauses", "pause", "pauses"
 
-_PAUSES, _SILENCES = "/holdfast/v1/pauses", "/holdfast/v1/silences"
-HOUR = timedelta(hours=1)
-
-Pause = dict[str, Any]
-Silence = dict[str, Any]
-
-
-class Pauses:
-    """client.pauses: pauses of recovery, /holdfast/v1/pauses; for administrators."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def list(self) -> builtins.list[Pause]:
+    def list(self) -> Objects:
         """List the pauses in force."""
-        found: list[Pause] = self._wire.call("GET", _PAUSES, key="pauses")
-        return found
+        return self._list()
 
-    def pause(self, reason: str, *, segment: str = "", lasts: timedelta | None = HOUR) -> Pause:
+    def pause(self, reason: str, *, segment: str = "", lasts: timedelta | None = HOUR) -> Object:
         """Pause recovery everywhere, or in a segment (name or id).
 
         The pause has no end if `lasts` is None.
         """
-        body: dict[str, Any] = {"reason": reason}
-        body["duration_s"] = None if lasts is None else int(lasts.total_seconds())
-        if segment:
-            body["segment"] = segment
-        made: Pause = self._wire.call("POST", _PAUSES, body=body, key="pause")
-        return made
+        duration = None if lasts is None else int(lasts.total_seconds())
+        where = {"segment": segment} if segment else {}
+        return self._send("POST", body={"reason": reason, "duration_s": duration, **where})
 
     def resume(self, *, segment: str = "") -> None:
         """End a pause; NotFound if recovery is not paused there."""
-        self._wire.call("DELETE", _PAUSES, query={"segment": segment or None})
+        self._wire.call("DELETE", self.route, query=given({"segment": segment or None}))
 
 
-class Silences:
-    """client.silences: maintenance windows, /holdfast/v1/silences; for administrators."""
+class Repair(Resource):
+    """client.repair: repair of reservations; for administrators."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    route, one = "/holdfast/v1/repair", "repair"
 
-    def list(self) -> builtins.list[Silence]:
-        """List current and future maintenance windows."""
-        found: list[Silence] = self._wire.call("GET", _SILENCES, key="silences")
-        return found
-
-    def add(self, matcher: dict[str, str], reason: str, **when: Any) -> Silence:
-        """Add a maintenance window: recovery ignores matching failures.
-
-        `matcher`: kind, host, segment, server. `when`: starts_at, and expires_at or duration_s.
-        """
-        body = {"matcher": matcher, "reason": reason, **when}
-        made: Silence = self._wire.call("POST", _SILENCES, body=body, key="silence")
-        return made
-
-    def remove(self, silence_id: str) -> None:
-        self._wire.call("DELETE", _SILENCES + path(silence_id))
-
-
-_repair_PATH = "/holdfast/v1/repair"
-
-#: failed, held, counts and moves, as docs/reference/api.md says.
-Report = dict[str, Any]
-
-
-class Repair:
-    """client.repair: repair of reservations, /holdfast/v1/repair; for administrators."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def plan(self, *, hosts: Iterable[str] = (), racks: Iterable[str] = ()) -> Report:
+    def plan(self, *, hosts: Iterable[str] = (), racks: Iterable[str] = ()) -> Object:
         """Return the repair plan for now, or after a failure of given hosts or racks."""
-        return self._ask("/plan", {"hosts": list(hosts), "racks": list(racks)})
+        return self._send("POST", "plan", body={"hosts": list(hosts), "racks": list(racks)})
 
-    def run(self, *, approve: bool = False, reason: str = "", domain: str = "") -> Report:
+    def run(self, *, approve: bool = False, reason: str = "", domain: str = "") -> Object:
         """Start a repair now and return the plan.
 
         `approve`, with a reason, lifts the hold of a mass failure, everywhere or in the rack or
         zone `domain`.
         """
-        body = {"approve": approve, "reason": reason}
-        return self._ask("", {**body, "domain": domain} if domain else body)
-
-    def _ask(self, where: str, body: dict[str, Any]) -> Report:
-        report: Report = self._wire.call("POST", _repair_PATH + where, body=body, key="repair")
-        return report
+        where = {"domain": domain} if domain else {}
+        return self._send("POST", body={"approve": approve, "reason": reason, **where})
 
 
-_sim_PREFIX = "/holdfast/v1/sim"
+class Sim(Resource):
+    """client.sim: fault injection for the simulated cloud.
 
-
-class Sim:
-    """client.sim: fault injection for the simulated cloud, /holdfast/v1/sim.
-
-    A server on a real cloud returns 404 (NotFound).
+    A server on a real cloud returns 404 (NotFound). The actions return their result as a sentence.
     """
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    route, one = "/holdfast/v1/sim", "sim"
 
-    def show(self) -> dict[str, Any]:
+    def show(self) -> Object:
         """Return hosts, servers and settings of the simulated cloud."""
-        sim: dict[str, Any] = self._wire.call("GET", _sim_PREFIX, key="sim")
-        return sim
+        return self._get()
 
-    def change(self, **settings: Any) -> dict[str, Any]:
+    def change(self, **settings: Any) -> Object:
         """Change settings, for example latency_s; return all settings."""
-        where = _sim_PREFIX + "/settings"
-        now: dict[str, Any] = self._wire.call("PUT", where, body=settings, key="settings")
-        return now
+        return self._send("PUT", "settings", body=settings, key="settings")
 
     def fail_host(self, name: str) -> str:
-        """Power off a host; return the result as a sentence."""
+        """Power off a host."""
         return self._do("hosts", name, "fail")
 
     def recover_host(self, name: str) -> str:
@@ -814,22 +678,18 @@ class Sim:
 
     def cut_host(self, name: str, network: str | None = None) -> str:
         """Disconnect a host from a network, or from all networks; the servers keep running."""
-        return self._do("hosts", name, "cut", body=_of(network))
+        return self._do("hosts", name, "cut", body=given({"network": network}))
 
-    def repair_host(self, name: str, network: str | None = None) -> str:
-        return self._do("hosts", name, "mend", body=_of(network))
+    def reconnect_host(self, name: str, network: str | None = None) -> str:
+        return self._do("hosts", name, "reconnect", body=given({"network": network}))
 
     def crash_server(self, ref: str) -> str:
         """Crash a server, by name or id."""
         return self._do("servers", ref, "crash")
 
-    def _do(self, *parts: str, body: dict[str, str] | None = None) -> str:
-        said: str = self._wire.call("POST", _sim_PREFIX + path(*parts), body=body, key="said")
+    def _do(self, *where: str, body: dict[str, str] | None = None) -> str:
+        said: str = self._wire.call("POST", self.route + path(*where), body=body, key="said")
         return said
-
-
-def _of(network: str | None) -> dict[str, str]:
-    return {} if network is None else {"network": network}
 
 
 class Client:
@@ -876,8 +736,9 @@ class Client:
         self.failover = Failover(self._wire)
         self.incidents = Incidents(self._wire)
         self.pauses = Pauses(self._wire)
-        self.silences = Silences(self._wire)
+        self.maintenance = MaintenanceWindows(self._wire)
         self.monitors = Monitors(self._wire)
+        self.agents = Agents(self._wire)
         self.alarms = Alarms(self._wire)
         self.alarm_rules = AlarmRules(self._wire)
         self.audit = Audit(self._wire)

@@ -5,7 +5,6 @@ Agents and monitors send reports to Holdfast; monitors may also send notificatio
 HA API. Agents read expected guests and alarm rules, and send heartbeats and samples.
 """
 
-import builtins
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 from holdfast.alarms.scopes import Held
 from holdfast.client import errors
 from holdfast.client.client import Client
-from holdfast.client.http import Wire, path
+from holdfast.client.http import path
 from holdfast.model.errors import Forbidden, InvalidInput, NotFound, Unavailable
 from holdfast.model.observation import EXPECTED_STATES, GUEST, PROCESS, Expectation, Expected, Heard
 from holdfast.model.votes import HOST_HEALTH
@@ -217,51 +216,10 @@ def _state(word: Any) -> str:
     return str(word)
 
 
-# Agents: /holdfast/v1/agents, for administrators and for the agents themselves.
+# Agents: heartbeats, alarm rules and samples.
 
 
 _AGENTS = "/holdfast/v1/agents"
-
-#: host, started_at, seen_at, fresh, groups, rules, deaf, firing, …
-Agent = dict[str, Any]
-
-
-class Agents:
-    """Lists agents, reads samples and alarm rules; for administrators."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def list(self) -> builtins.list[Agent]:
-        """List agents seen within a week; `fresh` agents were seen just now."""
-        found: list[Agent] = self._wire.call("GET", _AGENTS, key="agents")
-        return found
-
-    def samples(self, host: str) -> dict[str, Any]:
-        """Return the stored last hour of a host and the guests (metrics/history.plain).
-
-        The result also has `at`, `fresh` and `wanted_until`. The call does not make the agent send
-        samples.
-        """
-        found: dict[str, Any] = self._wire.call("GET", _samples(host), key="samples")
-        return found
-
-    def want_samples(self, host: str) -> str:
-        """Request samples of a host; return until when the agent sends samples.
-
-        The agent starts with its next heartbeat.
-        """
-        return str(self._wire.call("POST", _samples(host), key="samples")["wanted_until"])
-
-    def rules(self, host: str) -> dict[str, Any]:
-        """Return the alarm rules in force for a host: version, text, origins."""
-        where = _AGENTS + path(host, "alarm-rules")
-        found: dict[str, Any] = self._wire.call("GET", where, key="alarm_rules")
-        return found
-
-
-def _samples(host: str) -> str:
-    return "/holdfast/v1/hosts" + path(host, "samples")
 
 
 class HoldfastCentre:

@@ -55,6 +55,7 @@ _GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
     monitors.NOTIFICATIONS_GROUP: monitors.NOTIFICATIONS_OPTS,
     cloud.OPENSTACK_GROUP: cloud.OPENSTACK_OPTS,
     recovery.GROUP: recovery.OPTS,
+    recovery.MASS_FAILURE_GROUP: recovery.MASS_FAILURE_OPTS,
     reservation.GROUP: reservation.OPTS,
     cloud.SIM_GROUP: cloud.SIM_OPTS,
     agent.SINKS_GROUP: agent.SINKS_OPTS,

@@ -39,23 +39,26 @@ OPTS = [
         "reloads the file when it changes. Its entries replace those of `services`.",
     ),
     cfg.FloatOpt(
-        "services_every_s", default=5.0, min=0.5, help="Seconds between two checks of the services."
+        "services_interval_s",
+        default=5.0,
+        min=0.5,
+        help="Seconds between two checks of the services.",
     ),
     cfg.FloatOpt(
-        "heartbeats_every_s",
+        "heartbeat_interval_s",
         default=10.0,
         min=0.0,
         help="Seconds between two QEMU guest agent pings of guests with hang detection "
         "(docs/concepts/guests.md). 0: no pings. Needs a read-write libvirt connection.",
     ),
     cfg.IntOpt(
-        "heartbeats_missed",
+        "heartbeat_max_missed",
         default=3,
         min=1,
         help="Consecutive pings without an answer after which a guest may count as hung.",
     ),
     cfg.FloatOpt(
-        "heartbeats_quiet_s",
+        "heartbeat_idle_s",
         default=30.0,
         min=1.0,
         help="Seconds without processor time, disk and network activity that a guest must show "
@@ -69,20 +72,20 @@ OPTS = [
         "stalled. The agent reads it three times in this period. 0: no check.",
     ),
     cfg.FloatOpt(
-        "expectation_every_s",
+        "expected_interval_s",
         default=60.0,
         min=0.0,
         help="Seconds between two comparisons of the servers that Nova expects on this host with "
         "the guests that libvirt runs (docs/concepts/guests.md). 0: no comparison.",
     ),
     cfg.IntOpt(
-        "expectation_looks",
+        "expected_reads",
         default=2,
         min=1,
         help="Consecutive comparisons that must show a difference before the agent reports it.",
     ),
     cfg.FloatOpt(
-        "expectation_grace_s",
+        "expected_grace_s",
         default=30.0,
         min=0.0,
         help="Seconds that a difference must last before the agent reports it.",
@@ -127,7 +130,7 @@ METRICS_OPTS = [
         "Without rules, plugins and sinks no metric leaves the host.",
     ),
     cfg.FloatOpt(
-        "every_s",
+        "interval_s",
         default=1.0,
         min=0.1,
         max=3600.0,
@@ -135,7 +138,7 @@ METRICS_OPTS = [
         "interfaces.",
     ),
     cfg.FloatOpt(
-        "libvirt_every_s",
+        "libvirt_interval_s",
         default=30.0,
         min=1.0,
         max=3600.0,
@@ -209,13 +212,16 @@ SINKS_OPTS = [
     ),
     cfg.ListOpt("prometheus_fields", default=["*"], help="Metrics for Prometheus."),
     cfg.FloatOpt(
-        "every_s",
+        "interval_s",
         default=10.0,
         min=0.1,
         help="Seconds between two sends to a sink.",
     ),
     cfg.FloatOpt(
-        "ceilometer_every_s", default=60.0, min=1.0, help="Seconds between two sends to Ceilometer."
+        "ceilometer_interval_s",
+        default=60.0,
+        min=1.0,
+        help="Seconds between two sends to Ceilometer.",
     ),
     cfg.FloatOpt(
         "dead_band",

@@ -41,7 +41,7 @@ AUTH_OPTS = [
         "[member]}`.",
     ),
     cfg.IntOpt(
-        "remember_s",
+        "auth_cache_s",
         default=60,
         min=0,
         mutable=True,

@@ -79,7 +79,7 @@ OPTS = [
         help="Names of the watched networks, in display order. Each has a group [network_NAME].",
     ),
     cfg.StrOpt(
-        "strategy_file",
+        "matrix_file",
         help="YAML file of the HA matrix: the action for each combination of network states "
         "(docs/concepts/matrix.md). The monitor reloads the file when it changes. Default: "
         "recover when the storage network is down, or the only network.",
@@ -103,7 +103,7 @@ OPTS = [
         "silent for three times as long does not count.",
     ),
     cfg.FloatOpt(
-        "proof_every_s",
+        "proof_interval_s",
         default=1.0,
         min=0.1,
         max=30.0,
@@ -117,7 +117,7 @@ OPTS = [
         help="Seconds without such a proof after which the monitor ignores what the network shows.",
     ),
     cfg.FloatOpt(
-        "well_for_s",
+        "healthy_after_s",
         default=10.0,
         min=0.0,
         help="Seconds without a fault after which a reported host counts as healthy again.",

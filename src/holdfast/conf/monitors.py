@@ -90,14 +90,14 @@ OPTS = [
         "host counts as failed.",
     ),
     cfg.FloatOpt(
-        "healthy_for_s",
+        "healthy_after_s",
         default=300.0,
         min=0.0,
         mutable=True,
         help="Seconds that a failed host must be healthy before leases can reserve it again.",
     ),
     cfg.FloatOpt(
-        "damping_s",
+        "flap_holdoff_s",
         default=600.0,
         min=0.0,
         mutable=True,
@@ -140,7 +140,7 @@ OPTS = [
 # [notifications]: Nova's notifications on the message broker.
 #
 # nova.conf needs [notifications] notification_format = versioned (or both) and
-# [oslo_messaging_notifications] driver = messagingv2; `holdfast notifications listen` shows
+# [oslo_messaging_notifications] driver = messagingv2; `holdfast notification listen` shows
 # whether notifications arrive.
 
 

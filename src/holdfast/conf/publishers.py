@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[lease_notifications]: publishers of events: broker, webhooks, Alertmanager; none by default."""
+"""[publishers]: publishers of events: broker, webhooks, Alertmanager; none by default."""
 
 from oslo_config import cfg
 
-GROUP = "lease_notifications"
+GROUP = "publishers"
 OPTS = [
     cfg.FloatOpt(
         "give_up_h",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[recovery]: recovery of failed hosts and guests, its limits and guards.
+"""[recovery], [mass_failure]: recovery of failed hosts and guests, its limits and guards.
 
 All options can change at run time: edit the file and send SIGHUP.
 """
@@ -157,29 +157,31 @@ OPTS = [
     ),
     # guards
     _n(
-        "guest_budget",
+        "guest_max_recoveries",
         3,
         "Recoveries of one guest that may follow each other at once. After them one recovery "
-        "is allowed per guest_window_s / guest_budget.",
+        "is allowed per guest_window_s / guest_max_recoveries.",
     ),
-    _s("guest_window_s", 3600.0, "Seconds. See guest_budget.", 1.0),
+    _s("guest_window_s", 3600.0, "Seconds. See guest_max_recoveries.", 1.0),
     _n(
-        "guest_restarts_here",
+        "guest_restarts_in_place",
         0,
         "Restarts of a guest on its host before Holdfast moves the guest to another host. 0: "
         "always restart on its host, and move only if that fails.",
     ),
-    _n("host_budget", 3, "Recoveries of one host that are allowed within host_window_s."),
-    _s("host_window_s", 3600.0, "Seconds. See host_budget.", 1.0),
+    _n("host_max_recoveries", 3, "Recoveries of one host that are allowed within host_window_s."),
+    _s("host_window_s", 3600.0, "Seconds. See host_max_recoveries.", 1.0),
     _s(
-        "slow_start_s",
+        "throttle_interval_s",
         10.0,
         "Seconds between the recoveries of two hosts of a failure domain while more than "
         "[mass_failure] free_hosts and less than throttle_ratio of its hosts are down.",
     ),
-    _n("slow_burst", 3, "Hosts of such a failure domain that are recovered without a pause.", 1),
+    _n(
+        "throttle_burst", 3, "Hosts of such a failure domain that are recovered without a pause.", 1
+    ),
     _s(
-        "slower_start_s",
+        "heavy_throttle_interval_s",
         100.0,
         "The same interval while throttle_ratio or more, and less than hold_ratio, of the "
         "hosts are down.",
@@ -226,4 +228,38 @@ OPTS = [
     _steps("steps_before", "before"),
     _steps("steps_after", "after"),
     _steps("steps_instead", "instead of"),
+]
+
+
+# [mass_failure]: when many hosts fail at once; for recovery and for the repair of reservations.
+
+MASS_FAILURE_GROUP = "mass_failure"
+MASS_FAILURE_OPTS = [
+    cfg.IntOpt(
+        "free_hosts",
+        default=2,
+        min=0,
+        mutable=True,
+        help="Failed hosts of a rack that never count as a mass failure (of a zone, where racks "
+        "are unknown).",
+    ),
+    cfg.FloatOpt(
+        "throttle_ratio",
+        default=0.30,
+        min=0.0,
+        max=1.0,
+        mutable=True,
+        help="Share of failed hosts of a rack or zone from which recovery is throttled to "
+        "[recovery] heavy_throttle_interval_s.",
+    ),
+    cfg.FloatOpt(
+        "hold_ratio",
+        default=0.55,
+        min=0.0,
+        max=1.0,
+        mutable=True,
+        help="Share of failed hosts of a rack or zone from which Holdfast holds repair and "
+        "recovery until an operator approves: `holdfast recovery approve`, `holdfast repair run "
+        "--approve`.",
+    ),
 ]

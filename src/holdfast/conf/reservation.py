@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[reservation]: options of leases, their repair, mass failure and reconciliation."""
+"""[reservation]: options of leases, their repair and reconciliation."""
 
 from oslo_config import cfg, types
 
@@ -61,7 +61,7 @@ OPTS = [
         "host the server is shelved after stop or suspend, because no server may stay there.",
     ),
     cfg.FloatOpt(
-        "server_start_patience_s",
+        "server_start_timeout_s",
         default=120.0,
         min=0.0,
         mutable=True,
@@ -100,7 +100,7 @@ OPTS = [
         help="Repair reservations on failed hosts automatically: assign other resources.",
     ),
     cfg.FloatOpt(
-        "repair_look_s",
+        "repair_interval_s",
         default=10.0,
         min=0.5,
         mutable=True,
@@ -123,33 +123,6 @@ OPTS = [
         help="Projects whose leases are repaired first when capacity is short: project id and "
         "priority. A higher number is repaired earlier; other projects have 0.",
         sample_default="6e0fb2c4d1f04f8a9c1e52c1f7b7d0a3:10",
-    ),
-    cfg.IntOpt(
-        "mass_failure_few",
-        default=2,
-        min=0,
-        mutable=True,
-        help="Failed hosts of a rack that never count as a mass failure (of a zone, where racks "
-        "are unknown).",
-    ),
-    cfg.FloatOpt(
-        "mass_failure_some",
-        default=0.30,
-        min=0.0,
-        max=1.0,
-        mutable=True,
-        help="Share of failed hosts of a rack or zone from which recovery is throttled to "
-        "[recovery] heavy_throttle_interval_s.",
-    ),
-    cfg.FloatOpt(
-        "mass_failure_many",
-        default=0.55,
-        min=0.0,
-        max=1.0,
-        mutable=True,
-        help="Share of failed hosts of a rack or zone from which Holdfast holds repair and "
-        "recovery until an operator approves: `holdfast recovery approve`, `holdfast repair run "
-        "--approve`.",
     ),
     cfg.FloatOpt(
         "reconcile_s",

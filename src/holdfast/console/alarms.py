@@ -51,13 +51,13 @@ def acknowledge(request: Request) -> Response:
     return away(_url(request), message=message)
 
 
-def silence(request: Request) -> Response:
+def mute(request: Request) -> Response:
     """Mute an alarm. The form field `for` is a key of SECONDS, or 0 to end the mute."""
     duration = request.body.get("for", "")
     if duration != "0" and duration not in SECONDS:
         raise InvalidInput(f"for: one of {', '.join(SECONDS)}, or 0 to end the mute")
     body = {"duration_s": SECONDS.get(duration, 0)}
-    api_calls.call(request, alarms.silence, path=request.path, body=body)
+    api_calls.call(request, alarms.mute, path=request.path, body=body)
     message = f"alarm muted for {duration}" if body["duration_s"] else "mute ended"
     return away(_url(request), message=message)
 
@@ -76,7 +76,7 @@ def _alarms(request: Request) -> dict[str, Any]:
     with_resolved = request.query.get("all") == "true"
     query = {**filters, **({"all": "true"} if with_resolved else {}), "limit": MOST + 1}
     rows = api_calls.call(request, alarms.index, query=query)["alarms"]
-    command = ["holdfast", "alarms", "list", "--limit", str(MOST)]
+    command = ["holdfast", "alarm", "list", "--limit", str(MOST)]
     command += [part for name, value in filters.items() for part in (f"--{name}", value)]
     command += ["--all"] if with_resolved else []
     return {

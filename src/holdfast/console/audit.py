@@ -125,7 +125,7 @@ def subject_page(subject: str, sentence: str = "") -> str:
         return "" if _LEASE.fullmatch(name) else f"{PREFIX}/hosts/{quote(name, safe='')}"
     if kind == "alarm":
         return f"{PREFIX}/alarms/{quote(own, safe='')}"
-    if kind in ("recovery", "silences", "repair"):
+    if kind in ("recovery", "maintenance", "repair"):
         return f"{PREFIX}/switches"
     return ""
 

@@ -22,9 +22,23 @@ from holdfast.console import switches as switch_pages
 from holdfast.console.format import LENGTHS, address, read_time
 from holdfast.console.pages import PREFIX, again, away, page, part
 from holdfast.model.errors import Conflict, HoldfastError
-from holdfast.model.incident import ABORTED, FAILED, GUEST, HELD, HOST, KINDS, LIVING, WORK, entries
+from holdfast.model.incident import (
+    ABORTED,
+    FAILED,
+    GUEST,
+    HELD,
+    HOST,
+    KINDS,
+    LIVING,
+    RUNNING,
+    WORK,
+    entries,
+)
 from holdfast.model.observation import Observed
+from holdfast.model.operation import SKIPPED
 from holdfast.model.state_machines import INCIDENT
+from holdfast.recovery import timeline
+from holdfast.recovery.timeline import MoveEnded, MovePostponed, StatusChanged
 
 # Operator actions on an incident, and the command for each. Pure.
 
@@ -101,7 +115,7 @@ def _approval(domain: str) -> Order:
     said = f"So much did fail {where}: what is held for that {where} goes on, for an hour."
     if not domain:
         said += " It counts for every rack, because nobody knows which one this host is in."
-    command = _command("approve", *(("--domain", domain) if domain else ()), "--reason", "TEXT")
+    command = switch_pages.approve_command({"domain": domain})
     sure = f"Let recovery go on {where}, however many hosts are down there, for an hour?"
     label = f"Approve: so much did fail {where}"
     hidden = {"domain": domain}
@@ -155,8 +169,6 @@ _OF: Final[Mapping[str, Mapping[str, str]]] = {
         "report": "closed",
     },
 }
-#: Sentences of steps that had nothing to do.
-_IDLE: Final = ("over", "not needed")
 #: An observer that reports a time longer before the opening than this has a wrong clock.
 LONGEST: Final = timedelta(days=1)
 #: The least width of a phase as a share of the bar, so the user can see it and point at it.
@@ -228,7 +240,7 @@ def phases(case: Mapping[str, Any], begin: datetime, now: datetime) -> Sequence[
 
 def _grouped(case: Mapping[str, Any]) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
     of = _OF.get(case["kind"], {})
-    shown = [one for one in case["steps"] if one["sentence"] not in _IDLE]
+    shown = [one for one in case["steps"] if one["status"] != SKIPPED]
     return groupby(shown, key=lambda one: of.get(one["name"], one["name"]))
 
 
@@ -247,9 +259,14 @@ def _phase(
 
 def _with_holds(judged: Phase, case: Mapping[str, Any]) -> Phase:
     """Add to the phase every reason for which recovery was held, each once."""
-    said = [one["sentence"] for one in case["timeline"] if one["sentence"].startswith("held: ")]
-    reasons = [one for one in dict.fromkeys(said) if judged.sentence not in one]
-    return replace(judged, sentence="; ".join([*reasons, judged.sentence]))
+    reasons = [
+        event.sentence
+        for event in _timeline(case)
+        if isinstance(event.data, StatusChanged)
+        and event.data.status == HELD
+        and event.data.reason != judged.sentence
+    ]
+    return replace(judged, sentence="; ".join([*dict.fromkeys(reasons), judged.sentence]))
 
 
 def _rest(case: Mapping[str, Any], found: Sequence[Phase], now: datetime) -> Iterator[Phase]:
@@ -297,11 +314,6 @@ SEEN, DECIDED, DONE, MOVED, REPAIRED, HOST_CHANGE, PERSON = (
     "person",
 )
 _LEASE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
-#: A line that begins with the status of the incident.
-_STANDS: Final = re.compile(r"(\w+): ")
-#: Lines about the move of a server: the server and the message.
-_MOVE: Final = re.compile(r"server (\S+) (.*)", re.DOTALL)
-_BY_ITSELF: Final = "holdfast"
 
 
 @dataclass(frozen=True)
@@ -397,24 +409,35 @@ def _observed(row: Mapping[str, Any]) -> Event:
 
 
 def _written(case: Mapping[str, Any]) -> Iterator[Event]:
-    """Yield the lines of the incident, except lines that repeat a step or the end of a move.
+    """Yield the events of the incident, except events that repeat a step or the end of a move.
 
-    Lines about moves that remain are failed attempts.
+    Events about moves that remain are failed attempts.
     """
-    known = {one["sentence"] for one in case["steps"]}
+    steps = {one["sentence"] for one in case["steps"]}
     moves = {one["server"]: one for one in case["servers"]}
-    for one in case["timeline"]:
-        if tried := _MOVE.match(one["sentence"]):
-            move = moves.get(tried[1], {"name": tried[1], "ended_at": None})
-            if one["at"] != move["ended_at"]:
-                yield Event(read_time(one["at"]), MOVED, f"{move['name']}: {tried[2]}")
-            continue
-        said = _STANDS.match(one["sentence"])
-        rest = one["sentence"][said.end() :] if said else one["sentence"]
-        if rest in known and said and said[1] == "running":
-            continue
-        kind = DECIDED if one["actor"] == _BY_ITSELF else PERSON
-        yield Event(read_time(one["at"]), kind, one["sentence"])
+    for event in _timeline(case):
+        data = event.data
+        if isinstance(data, MoveEnded | MovePostponed):
+            move = moves.get(data.server_id, {"name": data.server_id, "ended_at": None})
+            if event.at != api_calls.time(move["ended_at"]):
+                yield Event(event.at, MOVED, f"{move['name']}: {data.outcome}")
+        elif not (
+            isinstance(data, StatusChanged) and data.status == RUNNING and data.reason in steps
+        ):
+            yield Event(event.at, PERSON if event.by_person else DECIDED, event.sentence)
+
+
+def _timeline(case: Mapping[str, Any]) -> list[timeline.Event]:
+    """Return the incident's timeline from the form of the API."""
+    return [
+        timeline.Event(
+            read_time(one["at"]),
+            one["actor"],
+            timeline.read(one["kind"], one["data"]),
+            one["sentence"],
+        )
+        for one in case["timeline"]
+    ]
 
 
 def _steps(case: Mapping[str, Any]) -> Iterator[Event]:
@@ -596,7 +619,7 @@ def _case(request: Request) -> dict[str, Any]:
         "repaired": [one for one in events({**_NOTHING, **own}, told) if one.lease],
         "orders": possible(case, request.allowed, _domain(request, case)),
         "given": _NOTHING_SAID,
-        "steps_done": sum(one["status"] == "done" for one in case["steps"]),
+        "steps_done": sum(bool(one["finished_at"]) for one in case["steps"]),
         "moves_ended": sum(bool(one["ended_at"]) for one in case["servers"]),
         "paused": _paused(request, case),
         "lengths": LENGTHS,

@@ -47,7 +47,7 @@ class Draft:
 
     @property
     def command(self) -> list[str]:
-        words = ["holdfast", "rules", "set", self.name or "NAME", "rules.yaml"]
+        words = ["holdfast", "rule", "set", self.name or "NAME", "rules.yaml"]
         return [*words, "--scope", self.scope or ALL, "--replaces", str(self.version)]
 
 

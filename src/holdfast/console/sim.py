@@ -50,15 +50,17 @@ def _heal(request: Request, host: str) -> str:
     """Repair the networks of a host and switch its power on."""
     world = world_of(request, host) or {}
     for network in world.get("cut", ()):
-        api_calls.call(request, sim.repair_host, path={"name": host}, body={"network": network})
+        api_calls.call(request, sim.reconnect_host, path={"name": host}, body={"network": network})
     return str(api_calls.call(request, sim.recover_host, path={"name": host})["said"])
 
 
 def heal_commands(world: Mapping[str, Any]) -> list[list[str]]:
     """Return the commands equal to `heal` for a simulated host."""
     host = world["name"]
-    mends = [["holdfast", "sim", "mend", host, "--network", network] for network in world["cut"]]
-    return [*mends, ["holdfast", "sim", "recover-host", host]]
+    reconnects = [
+        ["holdfast", "sim", "reconnect", host, "--network", network] for network in world["cut"]
+    ]
+    return [*reconnects, ["holdfast", "sim", "recover-host", host]]
 
 
 def _story(request: Request, host: str) -> str:

@@ -19,7 +19,7 @@ from holdfast.model.incident import MATCHERS, WORK
 # changes a field. Pure.
 #
 # >>> pause_command({"segment": "north", "lasts": "forever"})
-# ['holdfast', 'incident', 'pause', '--segment', 'north', '--for', 'forever', '--reason', 'TEXT']
+# ['holdfast', 'recovery', 'pause', '--segment', 'north', '--for', 'forever', '--reason', 'TEXT']
 
 
 Given = Mapping[str, str]
@@ -35,10 +35,10 @@ _NAMED: Final = ("host", "segment", "kind", "server")
 
 def pause_command(given: Given) -> list[str]:
     where = [("--segment", given.get("segment", ""))]
-    return _line(["holdfast", "incident", "pause"], [*where, *_lasts(given), *_why(given)])
+    return _line(["holdfast", "recovery", "pause"], [*where, *_lasts(given), *_why(given)])
 
 
-def silence_command(given: Given) -> list[str]:
+def maintenance_command(given: Given) -> list[str]:
     """Return the command for a maintenance window.
 
     A window must match something, so without a matcher the command shows a placeholder host.
@@ -48,12 +48,12 @@ def silence_command(given: Given) -> list[str]:
         named = [("--host", "HOST")]
     begins = [("--from", given.get("starts_at", ""))]
     options = [*named, *begins, *_lasts(given), *_why(given)]
-    return _line(["holdfast", "silence", "add"], options)
+    return _line(["holdfast", "maintenance", "add"], options)
 
 
 def approve_command(given: Given) -> list[str]:
     where = [("--domain", given.get("domain", "").strip())]
-    return _line(["holdfast", "incident", "approve"], [*where, *_why(given)])
+    return _line(["holdfast", "recovery", "approve"], [*where, *_why(given)])
 
 
 def _lasts(given: Given) -> Iterator[tuple[str, str]]:
@@ -79,7 +79,7 @@ def _line(words: list[str], options: Sequence[tuple[str, str]]) -> list[str]:
 
 
 PATH: Final = f"{PREFIX}/switches"
-PAUSE, SILENCE, APPROVE = FORMS = ("pause", "silence", "approve")
+PAUSE, MAINTENANCE, APPROVE = FORMS = ("pause", "maintenance", "approve")
 
 
 def show(request: Request) -> Response:
@@ -112,7 +112,7 @@ def _page(request: Request, form: str = "", why: str = "", status: int = 200) ->
         kinds=list(WORK),
         commands={
             PAUSE: pause_command(given[PAUSE]),
-            SILENCE: silence_command(given[SILENCE]),
+            MAINTENANCE: maintenance_command(given[MAINTENANCE]),
             APPROVE: approve_command(given[APPROVE]),
         },
         lengths=LENGTHS,
@@ -133,21 +133,21 @@ def _switches(request: Request) -> dict[str, Any]:
     may = request.allowed
     return {
         "active_pauses": api_calls.call(request, switches.list_pauses)["pauses"],
-        "silences": _silences(request) if may("holdfast:silence:list") else [],
+        "windows": _windows(request) if may("holdfast:maintenance:list") else [],
         "approvals": request.services.store.switches.all_approvals()
         if may("holdfast:incident:approve")
         else [],
     }
 
 
-def _silences(request: Request) -> list[dict[str, Any]]:
-    found = api_calls.call(request, switches.list_silences)["silences"]
-    return [{**window, "scope": _what(window)} for window in found]
+def _windows(request: Request) -> list[dict[str, Any]]:
+    windows = api_calls.call(request, switches.list_windows)["maintenance_windows"]
+    return [{**window, "scope": _what(window)} for window in windows]
 
 
-def _what(silence: Mapping[str, Any]) -> str:
+def _what(window: Mapping[str, Any]) -> str:
     """Describe the matcher of a maintenance window: host cmp-1 and segment north"""
-    said = silence["matcher"] | ({"segment": silence["segment"]} if silence["segment"] else {})
+    said = window["matcher"] | ({"segment": window["segment"]} if window["segment"] else {})
     return " and ".join(f"{name} {said[name]}" for name in MATCHERS if name in said)
 
 
@@ -196,15 +196,15 @@ def approve(request: Request) -> Response:
     return _done(request, APPROVE, do)
 
 
-def silence(request: Request) -> Response:
+def maintenance(request: Request) -> Response:
     def do() -> str:
-        api_calls.call(request, switches.create_silence, body=_silenced(request.body))
+        api_calls.call(request, switches.create_window, body=_new_window(request.body))
         return "maintenance window added: Holdfast records failures there and does not recover them"
 
-    return _done(request, SILENCE, do)
+    return _done(request, MAINTENANCE, do)
 
 
-def _silenced(given: Mapping[str, str]) -> dict[str, Any]:
+def _new_window(given: Mapping[str, str]) -> dict[str, Any]:
     content: dict[str, Any] = {
         "matcher": {name: given[name].strip() for name in MATCHERS if given.get(name, "").strip()},
         "reason": given.get("reason", ""),
@@ -215,11 +215,11 @@ def _silenced(given: Mapping[str, str]) -> dict[str, Any]:
     return content
 
 
-def unsilence(request: Request) -> Response:
-    own = {"silence_id": request.path["silence_id"]}
+def end_window(request: Request) -> Response:
+    own = {"window_id": request.path["window_id"]}
 
     def do() -> str:
-        api_calls.call(request, switches.delete_silence, path=own)
+        api_calls.call(request, switches.delete_window, path=own)
         return "maintenance window ended"
 
     return _done(request, "", do)

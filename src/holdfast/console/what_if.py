@@ -26,7 +26,6 @@ from holdfast.model.incident import HOST, OPEN, Incident, Verdict, matches
 from holdfast.model.segment import RESERVED_HOST, SegmentHost
 from holdfast.ports.recovery import Switch
 from holdfast.recovery import guards, mass_failure
-from holdfast.recovery.mass_failure import Rule
 
 # The recovery preview: whether the servers of failed hosts would move, and if not, why. Pure.
 # The guards are the guards of recovery itself (`recovery/guards`).
@@ -65,7 +64,7 @@ class Known:
     pauses: Mapping[str, Switch] = field(default_factory=dict)  # by segment; empty: everywhere
     silences: Sequence[tuple[Mapping[str, Any], Switch]] = ()
     approved: Collection[str] = ()  # racks and zones; empty: everywhere
-    rule: mass_failure.Rule = field(default_factory=mass_failure.Rule)
+    limits: mass_failure.MassFailureLimits = field(default_factory=mass_failure.DefaultLimits)
     dry_run: bool = False
     repairs: bool = True
 
@@ -155,7 +154,7 @@ class _Case:
     def _fleet(self) -> Mapping[str, mass_failure.Verdict]:
         """Return the mass-failure verdicts of recovery; all hosts count."""
         seen = [mass_failure.Seen(_domain(one), self._is_down(one)) for one in self.known.tiles]
-        return mass_failure.judge(seen, self.known.rule)
+        return mass_failure.judge(seen, self.known.limits)
 
     @cached_property
     def _enrolled(self) -> Mapping[str, mass_failure.Verdict]:
@@ -165,7 +164,7 @@ class _Case:
             for one in self.known.tiles
             if one.enrolled
         ]
-        return mass_failure.judge(seen, self.known.rule)
+        return mass_failure.judge(seen, self.known.limits)
 
     # Targets
 
@@ -395,7 +394,7 @@ def _known(request: Request, tiles: Sequence[Tile]) -> Known:
             if row["starts_at"] <= now
         ],
         [row["domain"] for row in store.switches.all_approvals()],
-        Rule(given.mass_failure_few, given.mass_failure_some, given.mass_failure_many),
+        conf.mass_failure,
         conf.recovery.dry_run,
         given.repair,
     )

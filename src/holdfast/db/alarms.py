@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from holdfast.alarms import central as memory
 from holdfast.alarms import central as model
 from holdfast.alarms.central import CENTRAL, Memory, Said
-from holdfast.db import audit
+from holdfast.db import audit, timeline
 from holdfast.db.booking import lock_resource
 from holdfast.db.engine import Database
 from holdfast.db.incident_rows import incident_of, row_of
@@ -30,6 +30,7 @@ from holdfast.model.operation import ERROR, Operation
 from holdfast.ports.ledger import Work
 from holdfast.ports.publishers import EventPublisher
 from holdfast.ports.recovery import Moved
+from holdfast.recovery.timeline import AlarmEvidence, Opened, StatusChanged
 
 # The incident of an alarm whose rule requests one. The transaction of an alarm report opens,
 # updates and closes the incident. The incident has no operation, therefore it triggers no
@@ -91,8 +92,7 @@ def _open(
 ) -> None:
     conn.execute(sa.insert(incidents).values(**row_of(new), created_at=now))
     put(conn, herald.incident("incident.opened", new, now), now)
-    audit.write(conn, now, f"incident:{new.id}", None, f"opened: {new.cause}")
-    audit.write(conn, now, f"incident:{new.id}", None, f"evidence: {model.evidence(said)}")
+    timeline.write(conn, now, new.id, Opened(new.cause), AlarmEvidence(model.evidence(said)))
 
 
 def _update(
@@ -101,16 +101,17 @@ def _update(
     is_over = said.state == model.OK
     status = RECOVERED if is_over else OPEN
     state_machines.check(f"incident {old.id}", state_machines.INCIDENT, old.status, status)
+    sentence = model.sentence(said)
     new = {
         "status": status,
-        "sentence": model.sentence(said),
+        "sentence": sentence,
         "details": {**old.details, **model.details(said)},
         **({"key": f"{old.subject}#{old.id}", "closed_at": now} if is_over else {}),
     }
     mine = sa.update(incidents).where(i.id == old.id)
     conn.execute(mine.values(**new, updated_at=now))
-    if new["sentence"] != old.sentence:
-        audit.write(conn, now, f"incident:{old.id}", None, f"{status}: {new['sentence']}")
+    if sentence != old.sentence:
+        timeline.write(conn, now, old.id, StatusChanged(status, sentence))
     if is_over:
         row = conn.execute(sa.select(incidents).where(i.id == old.id)).mappings().one()
         put(conn, herald.incident("incident.recovered", incident_of(row), now), now)
@@ -251,7 +252,7 @@ def _heed(
         row = remember(conn, row, new, now)
     # a muted alarm's end is sent too: some sink may display the alarm since before the mute
     if tell and not _is_taken_care_of(row, said, known):
-        told = {**_told(row), "silent": silent}
+        told = {**payload(row), "silent": silent}
         put(conn, herald.alarm(f"alarm.{said.event}", told, now), now)
     for action in memory.actions_of(said, known):
         _have_done(conn, model.action_of(row["id"], said.host, action, now), now)
@@ -338,7 +339,7 @@ def _forget(conn: Connection, now: datetime) -> None:
         conn.execute(sa.delete(alarms).where(a.id.in_(ids)))
 
 
-def _told(row: Row) -> dict[str, Any]:
+def payload(row: Row) -> dict[str, Any]:
     """Return the fields of an alarm that sinks receive."""
     names = ("id", "host", "subject", "project_id", "rule", "rules_version", "severity", "state")
     dates = ("fired_at", "told_at", "resolved_at")

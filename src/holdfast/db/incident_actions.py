@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from holdfast.db import audit
+from holdfast.db import timeline
 from holdfast.db.incident_rows import steps_of
 from holdfast.db.incidents import ENDS_IN_PLACE, IncidentStore
 from holdfast.db.notifications import again
@@ -26,10 +26,11 @@ from holdfast.db.tables import hosts, incidents, operations, vmoves
 from holdfast.db.vmoves import LOCK, claim_move, give_up, try_again
 from holdfast.model import incident as model
 from holdfast.model.errors import Conflict, NotFound
-from holdfast.model.incident import DESPITE_POWER_ON, Incident, append_attempt, recovery_of
+from holdfast.model.incident import Incident, append_attempt, recovery_of
 from holdfast.model.operation import RUNNING
 from holdfast.ports.ledger import Work
 from holdfast.ports.recovery import ONGOING, Change
+from holdfast.recovery.timeline import ConfirmedOff
 
 i, o, h, v = incidents.c, operations.c, hosts.c, vmoves.c
 #: The approval that repair and recovery of a failure domain wait for, and how long it is valid.
@@ -205,9 +206,7 @@ class OrderStore(IncidentStore):
             word: dict[str, Any] = {"author": author, "reason": reason, "at": now.isoformat()}
             word |= {"reads_on": reads_on, "despite_power_on": despite_power_on}
             new = self._write(conn, old, Change(details={"confirmed_off": word}), now)
-            though = DESPITE_POWER_ON if reads_on else ""
-            said = f"{author} says that {old.host} is off{though}: {reason}"
-            audit.write(conn, now, f"incident:{old.id}", None, said)
+            timeline.write(conn, now, old.id, ConfirmedOff(author, old.host, reason, reads_on))
             return new
 
         return self._db.retry(action)
@@ -269,7 +268,7 @@ def _check_recovers(old: Incident) -> None:
     if old.kind not in model.WORK:
         raise Conflict(
             f"incident {old.id} is of an {old.kind}: nothing is recovered for it, so nothing can be"
-            f" tried again; holdfast alarms show {old.id} tells how it stands"
+            f" tried again; holdfast alarm show {old.id} tells how it stands"
         )
 
 

@@ -12,7 +12,6 @@ from sqlalchemy.engine import Connection, RowMapping
 from holdfast.db.engine import Database
 from holdfast.db.incident_rows import domain_of
 from holdfast.db.tables import (
-    audit,
     hosts,
     incidents,
     notifications,
@@ -23,6 +22,7 @@ from holdfast.db.tables import (
     verdicts,
     vmoves,
 )
+from holdfast.db.timeline import events_of
 from holdfast.db.vmoves import moves_of
 from holdfast.model import incident as model
 from holdfast.model import observation
@@ -30,6 +30,7 @@ from holdfast.model.errors import NotFound
 from holdfast.model.host import same, short
 from holdfast.model.incident import Incident
 from holdfast.ports.recovery import ServerMove
+from holdfast.recovery.timeline import Event
 
 h, i, n, o, v = hosts.c, incidents.c, notifications.c, operations.c, vmoves.c
 Row = Mapping[str, Any]
@@ -73,7 +74,7 @@ class Case(Listed):
     servers: Sequence[ServerMove] = ()
     reports: Sequence[Row] = ()
     observations: Sequence[Row] = ()  # agents' reports about its guests and processes
-    timeline: Sequence[Row] = ()
+    timeline: Sequence[Event] = ()
 
 
 class CaseStore:
@@ -152,12 +153,7 @@ class CaseStore:
                     sa.select(notifications).where(n.incident_id == incident_id).order_by(n.id),
                 ),
                 observations=_agents_reports(conn, incident),
-                timeline=_rows(
-                    conn,
-                    sa.select(audit.c.at, audit.c.actor, audit.c.sentence)
-                    .where(audit.c.subject == f"incident:{incident_id}")
-                    .order_by(audit.c.id),
-                ),
+                timeline=events_of(conn, incident_id),
             )
 
 

@@ -99,7 +99,9 @@ def not_back(conn: Connection, account: Account) -> tuple[str, str] | None:
 def steps_of(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
     """Return the finished steps of the recovery; its operation has the incident's id."""
     t = steps.c
-    query = sa.select(t.name, t.finished_at, t.sentence).where(t.operation_id == incident_id)
+    query = sa.select(t.name, t.status, t.finished_at, t.sentence).where(
+        t.operation_id == incident_id
+    )
     return [dict(row) for row in conn.execute(query.order_by(t.position)).mappings()]
 
 

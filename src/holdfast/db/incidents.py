@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from holdfast.db import audit, switches
+from holdfast.db import switches, timeline
 from holdfast.db.agents import all_beat_since, beat_of
 from holdfast.db.engine import Database
 from holdfast.db.incident_rows import (
@@ -80,6 +80,7 @@ from holdfast.ports.recovery import (
     Situation,
 )
 from holdfast.recovery.liveness import FailureReport
+from holdfast.recovery.timeline import Opened, StatusChanged
 
 i, n, h, r, a = incidents.c, notifications.c, hosts.c, reservations.c, allocations.c
 m = segment_hosts.c
@@ -195,7 +196,7 @@ class IncidentStore:
         new = first(account, work.payload["incident"], now)
         conn.execute(sa.insert(incidents).values(**row_of(new), created_at=now))
         put(conn, (work, *told(new)), now)
-        audit.write(conn, now, f"incident:{new.id}", None, f"opened: {new.cause}")
+        timeline.write(conn, now, new.id, Opened(new.cause))
         if new.kind == model.HOST:
             self._explain(conn, new, now)
         return IntakeResult(new.id, f"opened incident {new.id}"), "running"
@@ -555,7 +556,7 @@ class IncidentStore:
         if change.verdicts is not None:
             judged(conn, old.id, change.verdicts, now)
         if (status, sentence) != (old.status, old.sentence):
-            audit.write(conn, now, f"incident:{old.id}", None, f"{status}: {sentence}")
+            timeline.write(conn, now, old.id, StatusChanged(status, sentence))
         new = {"status": status, "sentence": sentence, "details": details, "updated_at": now}
         conn.execute(_CHANGE, {"its_id": old.id, **new, **more})
         return self._one(conn, old.id)

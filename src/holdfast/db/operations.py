@@ -14,7 +14,16 @@ from holdfast.db.booking import portions
 from holdfast.db.engine import Database
 from holdfast.db.tables import operations, steps
 from holdfast.model.errors import ClaimLost, NotFound
-from holdfast.model.operation import CANCELLED, DONE, OPEN, RUNNING, Claim, Operation
+from holdfast.model.operation import (
+    CANCELLED,
+    DONE,
+    OPEN,
+    RUNNING,
+    SKIPPED,
+    Claim,
+    Operation,
+    Skipped,
+)
 from holdfast.ports.ledger import Work
 from holdfast.ports.publishers import ANNOUNCE
 
@@ -240,7 +249,7 @@ class OperationStore:
                 "operation_id": claim.operation_id,
                 "name": name,
                 "position": position,
-                "status": DONE,
+                "status": SKIPPED if isinstance(sentence, Skipped) else DONE,
                 "finished_at": now,
                 "sentence": sentence,
             }

@@ -17,6 +17,7 @@ from holdfast.db.tables import (
     observations,
     operations,
     samples,
+    timeline,
     verdicts,
     vmoves,
 )
@@ -124,4 +125,5 @@ def _leave(conn: Connection, ids: set[str]) -> None:
         ids = ids - set(conn.execute(sa.select(left).where(left.in_(ids))).scalars())
     conn.execute(sa.delete(vmoves).where(vmoves.c.incident_id.in_(ids)))
     conn.execute(sa.delete(verdicts).where(verdicts.c.incident_id.in_(ids)))
+    conn.execute(sa.delete(timeline).where(timeline.c.incident_id.in_(ids)))
     conn.execute(sa.delete(incidents).where(i.id.in_(ids)))

@@ -92,8 +92,10 @@ class SwitchStore:
             now = self._db.now(conn)
             row = {"id": str(uuid.uuid4()), "created_at": now, "starts_at": now, **values}
             conn.execute(sa.insert(silences).values(**row))
-            said = f"silence by {row['author']} until {row['expires_at']}: {row['reason']}"
-            audit.write(conn, now, "silences", None, said)
+            said = (
+                f"maintenance window by {row['author']} until {row['expires_at']}: {row['reason']}"
+            )
+            audit.write(conn, now, "maintenance", None, said)
             return row
 
         return self._db.retry(action)
@@ -101,7 +103,7 @@ class SwitchStore:
     def unsilence(self, silence_id: str) -> None:
         def action(conn: Connection) -> None:
             if not conn.execute(sa.delete(silences).where(s.id == silence_id)).rowcount:
-                raise NotFound(f"no silence {silence_id}")
+                raise NotFound(f"no maintenance window {silence_id}")
 
         self._db.retry(action)
 

@@ -446,6 +446,20 @@ verdicts = Table(
     Column("at", UtcDateTime, nullable=False),
 )
 
+#: No foreign key: the check would lock the incident's row after the rows of its moves, and
+#: recovery locks in the other order.
+timeline = Table(
+    "timeline",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("incident_id", String(36), nullable=False, index=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("actor", String(128), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("data", JSON, nullable=False),
+    Column("sentence", Text, nullable=False),
+)
+
 pauses = Table(
     "pauses",
     metadata,

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from holdfast.db import audit, switches
+from holdfast.db import switches, timeline
 from holdfast.db.booking import portions
 from holdfast.db.engine import Database
 from holdfast.db.operations import apply_work, update_claimed
@@ -36,6 +36,7 @@ from holdfast.ports.recovery import (
     MoveWork,
     ServerMove,
 )
+from holdfast.recovery.timeline import MoveEnded, MovePostponed
 
 v, i, o = vmoves.c, incidents.c, operations.c
 _FIELDS = (
@@ -168,8 +169,8 @@ class VMoveStore:
             if conn.execute(sa.update(vmoves).where(*ours).values(**values)).rowcount:
                 query = sa.select(vmoves).where(v.uuid == uuid)
                 row = conn.execute(query).mappings().one()
-                said = f"server {row['server_id']} {status}: {message}"
-                audit.write(conn, now, f"incident:{row['incident_id']}", None, said)
+                ended = MoveEnded(row["server_id"], status, message)
+                timeline.write(conn, now, row["incident_id"], ended)
 
         self._db.retry(action)
 
@@ -186,8 +187,8 @@ class VMoveStore:
             ours = v.uuid == uuid, v.status == ONGOING
             if conn.execute(sa.update(vmoves).where(*ours).values(**values)).rowcount:
                 row = conn.execute(sa.select(vmoves).where(v.uuid == uuid)).mappings().one()
-                said = f"server {row['server_id']} waits {pause_s:g} s for another try: {message}"
-                audit.write(conn, now, f"incident:{row['incident_id']}", None, said)
+                postponed = MovePostponed(row["server_id"], pause_s, message)
+                timeline.write(conn, now, row["incident_id"], postponed)
 
         self._db.retry(action)
 

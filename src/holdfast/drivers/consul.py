@@ -19,14 +19,10 @@ not lost, because gossip that was cut off notices only seconds later that the me
 
 import contextlib
 import errno
-import http.client
-import io
 import ipaddress
 import json
-import os
 import selectors
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +35,7 @@ from holdfast.hostmonitor.matrix import DOWN, UP
 from holdfast.model.errors import DriverError
 from holdfast.ports.membership import LEFT, Members, Proof
 from holdfast.runtime.clock import Clock, SystemClock
+from holdfast.runtime.http import Deadline, HttpClient, HttpError, Tls
 
 # TCP probes: which members accept a connection, all asked in parallel.
 #
@@ -132,18 +129,15 @@ def _socket(source: str) -> socket.socket:
     return line
 
 
-# HTTP session with the agent: a few requests over one connection, each answered by JSON, with a
-# deadline and a size limit, and interruptible from another thread.
+# HTTP session with the agent: a few requests over one connection, each answered by JSON.
 #
 # Why not a Consul library: py-consul 1.8 cannot read health with consistent reads, hides the
 # headers that say whether there is a leader, limits neither the size of an answer nor the total
 # time, cannot interrupt a blocking query, and lets the environment override the token.
-# `requests`, on which it is built, cannot do the last three either.
 
 
-#: 10,000 members are 4 MB.
-LARGEST: Final = 32 * 2**20
-_PORTS = {"http": 80, "https": 443}
+#: The host in requests over a Unix socket.
+_AGENT = "http://agent"
 
 
 class Endpoint:
@@ -159,18 +153,15 @@ class Endpoint:
         key_file: str = "",
     ) -> None:
         self.url = url
-        self._parts = urlsplit(url)
         self._token_file = token_file
-        self._files = (ca_file, cert_file, key_file)
-        self._known: tuple[tuple[int, ...], ssl.SSLContext] | None = None
-        scheme, parts = self._parts.scheme, self._parts
-        if scheme == "unix":
-            good = bool(parts.path)
-        else:
-            good = scheme in _PORTS and bool(parts.hostname) and not parts.username
-            _ = parts.port  # raises ValueError for an invalid port
-        if not good:
+        self._tls = Tls(ca_file, cert_file, key_file)
+        parts = urlsplit(url)
+        self._unix_path = parts.path if parts.scheme == "unix" else ""
+        self.base = _AGENT if self._unix_path else f"{parts.scheme}://{parts.netloc}"
+        web = parts.scheme in ("http", "https") and parts.hostname and not parts.username
+        if not self._unix_path and not web:
             raise ValueError(f"{url!r} is none of http://…, https://…, unix:///path")
+        _ = parts.port  # raises ValueError for an invalid port
 
     def headers(self) -> dict[str, str]:
         """Return the request headers.
@@ -185,57 +176,21 @@ class Endpoint:
             raise ValueError(f"{self._token_file} must have a token in its first line")
         return {"X-Consul-Token": token}
 
-    def connect(self, left: Callable[[], float]) -> socket.socket:
-        """Open a socket to the agent, with TLS for https."""
-        line = self._line(left())
-        try:
-            if self._parts.scheme != "https":
-                return line
-            line.settimeout(left())
-            return self._tls().wrap_socket(line, server_hostname=self._parts.hostname)
-        except BaseException:
-            line.close()
-            raise
-
-    def _line(self, timeout_s: float) -> socket.socket:
-        parts = self._parts
-        if parts.scheme != "unix":
-            port = parts.port or _PORTS[parts.scheme]
-            return socket.create_connection((str(parts.hostname), port), timeout_s)
-        line = socket.socket(socket.AF_UNIX)
-        try:
-            line.settimeout(timeout_s)
-            line.connect(parts.path)
-        except BaseException:
-            line.close()
-            raise
-        return line
-
-    def _tls(self) -> ssl.SSLContext:
-        """Return the TLS context.
-
-        The context is rebuilt when a file has changed, since certificates are short-lived.
-        """
-        ca_file, cert_file, key_file = self._files
-        stamp = tuple(os.stat(path).st_mtime_ns for path in self._files if path)
-        if self._known is None or self._known[0] != stamp:
-            context = ssl.create_default_context(cafile=ca_file or None)
-            if cert_file:
-                context.load_cert_chain(cert_file, key_file or None)
-            self._known = (stamp, context)
-        return self._known[1]
+    def client(self) -> HttpClient:
+        """Return a new client; requests to the agent use neither proxies nor redirects."""
+        return HttpClient(tls=self._tls, unix_path=self._unix_path)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The decoded JSON body and the headers, with names in lower case."""
+    """The decoded JSON body and the headers, whose names ignore case."""
 
     body: Any
     headers: Mapping[str, str]
 
 
 class HttpSession:
-    """An HTTP connection to the agent with a deadline.
+    """Requests to the agent that share a deadline.
 
     Used by one thread; any thread may call `end`. Raises UntrustedAnswer with a sentence.
     """
@@ -243,21 +198,13 @@ class HttpSession:
     def __init__(self, door: Endpoint, clock: Clock, seconds: float) -> None:
         self._door = door
         self._clock = clock
-        self._lock = threading.Lock()
-        self._line: socket.socket | None = None
+        self._http = door.client()
         self._ended: Exception | None = None
-        self._http = _Http(self)
         self.allow(seconds)
 
     def allow(self, seconds: float) -> None:
         """Set a new deadline, `seconds` from now, for all following requests."""
-        self._until = self._clock.monotonic() + seconds
-
-    def left(self) -> float:
-        left = self._until - self._clock.monotonic()
-        if left <= 0:
-            raise TimeoutError("no whole answer in time")
-        return left
+        self._deadline = Deadline(seconds, self._clock)
 
     def ask(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
         """Send a GET request; return the answer, which has status 200 and a JSON body.
@@ -266,102 +213,34 @@ class HttpSession:
         """
         try:
             return self._ask(quote(path) + (f"?{urlencode(query)}" if query else ""))
-        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+        except (HttpError, OSError, ValueError, RecursionError) as error:
             if self._ended is not None:
                 raise self._ended from None
             raise UntrustedAnswer(_why(path, error)) from error
 
     def _ask(self, target: str) -> Answer:
-        self._http.request("GET", target, headers=self._door.headers())
-        answer = self._http.getresponse()
-        body = b"" if (answer.length or 0) > LARGEST else answer.read(LARGEST + 1)
-        if len(body) > LARGEST or (answer.length or 0) > LARGEST:
-            raise ValueError(f"more than {LARGEST >> 20} MB")
+        url = f"{self._door.base}{target}"
+        answer = self._http.request("GET", url, self._deadline, headers=self._door.headers())
         if answer.status != 200:
-            raise ValueError(f"HTTP {answer.status}: {_shown(body)}")
-        headers = {name.lower(): value for name, value in answer.headers.items()}
-        return Answer(json.loads(body), headers)
-
-    def open(self) -> socket.socket:
-        """Open the socket; called by the HTTP connection only."""
-        line = self._door.connect(self.left)
-        with self._lock:
-            if self._ended is not None:
-                line.close()
-                raise ConnectionAbortedError("ended")
-            self._line = line
-        return line
+            raise ValueError(f"HTTP {answer.status}: {_shown(answer.body)}")
+        return Answer(json.loads(answer.body), answer.headers)
 
     def end(self, why: Exception) -> None:
         """Interrupt a waiting request, which then raises `why`."""
-        with self._lock:
-            self._ended = self._ended or why
-            if self._line is not None:
-                try:
-                    # Not the SSLSocket's own method: it drops its TLS state, which another
-                    # thread uses.
-                    socket.socket.shutdown(self._line, socket.SHUT_RDWR)
-                except OSError:
-                    return  # the connection has ended by itself
+        self._ended = self._ended or why
+        self._http.abort()
 
     def close(self) -> None:
-        with self._lock:
-            self._http.close()
-            self._line = None
+        self._http.close()
 
 
 class UntrustedAnswer(Exception):
     """The agent gave no answer, or an untrusted answer."""
 
 
-class _Http(http.client.HTTPConnection):
-    """An HTTP connection over a socket with a deadline."""
-
-    def __init__(self, talk: HttpSession) -> None:
-        super().__init__("agent")
-        self._talk = talk
-
-    def connect(self) -> None:
-        # _Line has all methods of a socket that http.client uses.
-        self.sock: Any = _Line(self._talk.open(), self._talk.left)
-
-
-class _Line:
-    def __init__(self, line: socket.socket, left: Callable[[], float]) -> None:
-        self._line = line
-        self._left = left
-
-    def sendall(self, data: bytes) -> None:
-        self._line.settimeout(self._left())
-        self._line.sendall(data)
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_Incoming(self._line, self._left))
-
-    def close(self) -> None:
-        self._line.close()
-
-
-class _Incoming(io.RawIOBase):
-    """The receiving side of the socket; every read ends at the deadline, however slow the data."""
-
-    def __init__(self, line: socket.socket, left: Callable[[], float]) -> None:
-        self._line = line
-        self._left = left
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._line.settimeout(self._left())
-        return self._line.recv_into(buffer)
-
-
 def _why(path: str, error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
         return f"{path}: its answer is not JSON"
-    if isinstance(error, TimeoutError):
-        return f"{path}: no whole answer in time"
     return f"{path}: {_shown(str(error).encode()) or type(error).__name__}"
 
 

@@ -18,21 +18,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-import requests
-from urllib3.exceptions import HTTPError
-
 import holdfast
 from holdfast.model.caller import Caller
 from holdfast.model.errors import DriverError, EnforcementRefused
 from holdfast.model.host import Host
 from holdfast.model.lease import Allocation, Lease, Reservation
-from holdfast.runtime.threads import BoundedCall
+from holdfast.runtime.http import Deadline, HttpClient, HttpError, HttpTimeout, Tls
 
 LOG = logging.getLogger(__name__)
 PORT = "enforcement service"
 ALLOWED, REFUSED = 204, 403
-#: Requests that may hang at once; further ones fail without being sent.
-MOST_CALLS = 64
 #: Bytes read of an answer; characters of its message shown to a user.
 MOST_BYTES = 65_536
 LONGEST_MESSAGE = 1_000
@@ -46,7 +41,6 @@ class ExternalService:
 
     def __init__(self, conf: Any) -> None:
         self._conf = conf
-        self._bounded = BoundedCall(PORT, MOST_CALLS)
         self._url("check-create")  # raises at once if the URL is not set
 
     @property
@@ -88,28 +82,25 @@ class ExternalService:
         }
         text = json.dumps({"context": self._context(lease), **body})
 
-        def call() -> tuple[int, bytes]:
-            # The timeout of requests limits a single read; only the outer limit covers the
-            # whole call.
-            with requests.post(
-                url,
-                data=text,
-                headers=headers,
-                timeout=seconds,
-                verify=own.external_service_cafile or True,
-                allow_redirects=False,
-                stream=True,
-            ) as response:
-                return response.status_code, response.raw.read(MOST_BYTES, decode_content=True)
-
+        http = HttpClient(tls=Tls(own.external_service_cafile or ""), environment=True)
         try:
-            return self._bounded.run(seconds, call)
-        except requests.Timeout as late:
+            answer = http.request(
+                "POST",
+                url,
+                Deadline(seconds),
+                body=text.encode(),
+                headers=headers,
+                most_bytes=MOST_BYTES,
+                whole=False,
+            )
+        except HttpTimeout as late:
             raise _failed(f"no answer within {seconds:g} s") from late
-        except (OSError, HTTPError) as error:  # errors of requests and BoundedCall are OSErrors
+        except HttpError as error:
             LOG.warning("%s: %s of lease %s: %s", PORT, what, lease.id, error)
-            said = str(error) if isinstance(error, TimeoutError) else "cannot be reached"
-            raise _failed(said) from error
+            raise _failed("cannot be reached") from error
+        finally:
+            http.close()
+        return answer.status, answer.body
 
     def _url(self, what: str) -> str:
         base = self._conf.enforcement.external_service_base_endpoint

@@ -124,7 +124,7 @@ def judge(
     sights: Sequence[Sight],
     strategy: Matrix,
     moment: Moment,
-    well_for_s: float,
+    healthy_after_s: float,
 ) -> tuple[HealthRecords, tuple[Report, ...]]:
     """Return the updated records and the reports to send."""
     tracks: dict[str, Track] = {}
@@ -138,7 +138,7 @@ def judge(
             continue
         answer = strategy.answer(dict(zip(strategy.networks, health, strict=True)), blind)
         new = _follow(old, health, answer.action, moment)
-        new, state, due = _settle(new, answer, well_for_s, moment.at)
+        new, state, due = _settle(new, answer, healthy_after_s, moment.at)
         if state:
             reports.append(_report(host, state, new, sights, answer, strategy, moment))
         if due is not None:
@@ -180,13 +180,13 @@ def _follow(old: Track | None, health: tuple[str, ...], action: str, moment: Mom
 
 
 def _settle(
-    track: Track, answer: matrix.Answer, well_for_s: float, at: float
+    track: Track, answer: matrix.Answer, healthy_after_s: float, at: float
 ) -> tuple[Track, str, float | None]:
     """Apply the required durations: the track, a report if due, and the time of the next check."""
     lasted = at - track.action_since
     if not answer.is_decided:
         return _doubt(replace(track, opinion=UNDECIDED), answer, lasted)
-    wait = well_for_s if track.action == NONE and track.told else answer.for_s
+    wait = healthy_after_s if track.action == NONE and track.told else answer.for_s
     if track.action == NONE and not track.told:
         wait = 0.0
     if lasted < wait:

@@ -37,7 +37,7 @@ from holdfast.hostmonitor.matrix import (
     combinations,
     wrong_networks,
 )
-from holdfast.runtime.documents import List, Map, Node, Reading, Scalar, either, quoted, shown
+from holdfast.runtime.documents import List, Map, Node, Reading, Scalar, quoted, shown
 
 MASAKARI_KEYS = ("sequence", "matrix", "for")
 MASAKARI_ROW = ("health", "action")
@@ -74,16 +74,14 @@ class _Reading(Reading):
         self.networks = networks
 
     def strategy(self, tree: Node | None, source: str) -> Matrix | None:
-        if tree is None or (isinstance(tree, Scalar) and not tree.text.strip()):
-            self.say(0, "it is empty: write rules, or do without a file to get the default")
+        empty = "write rules, or do without a file to get the default"
+        root = self.root(tree, empty, "a strategy begins with `rules:`, or with `sequence:`")
+        if root is None:
             return None
-        if not isinstance(tree, Map):
-            self.say(tree.line, "a strategy begins with `rules:`, or with `sequence:`")
-            return None
-        keys = {key.text for key, _ in tree.pairs}
+        keys = {key.text for key, _ in root.pairs}
         if keys & {"sequence", "matrix"}:
-            return self._masakari(tree, source)
-        return self._ours(tree, source)
+            return self._masakari(root, source)
+        return self._ours(root, source)
 
     # Masakari's format
 
@@ -111,7 +109,7 @@ class _Reading(Reading):
             self.say(fields["health"].line, text)
             return None
         before = len(self.problems)
-        health = tuple(self._state(word, (UP, DOWN)) for word in words)
+        health = tuple(self.choice(word, (UP, DOWN), "state", ANY) for word in words)
         for_s = 0.0 if action == NONE else lasts_s
         return _Claim(Rule(health, action, for_s, row.line), len(self.problems) == before)
 
@@ -140,7 +138,7 @@ class _Reading(Reading):
 
     def _rule(self, node: Node, names: tuple[str, ...], lasts_s: float) -> _Claim | None:
         fields = self.fields(node, OUR_RULE, needed=("when", "do"))
-        action = self._action(fields["do"]) if "do" in fields else ""
+        action = self.choice(fields.get("do"), ACTIONS, "action")
         if action == NONE and "for" in fields:
             self.say(fields["for"].line, "nothing is done, so nothing has to last: leave `for` out")
         for_s = self.span(fields.get("for"), lasts_s)
@@ -149,7 +147,7 @@ class _Reading(Reading):
         before = len(self.problems)
         health = dict.fromkeys(names, ANY)
         for name, state in self.fields(fields["when"], names, of="network").items():
-            health[name] = self._state(state, (UP, DOWN, ANY))
+            health[name] = self.choice(state, (UP, DOWN, ANY), "state", ANY)
         rule = Rule(tuple(health.values()), action, 0.0 if action == NONE else for_s, node.line)
         return _Claim(rule, len(self.problems) == before)
 
@@ -158,19 +156,13 @@ class _Reading(Reading):
 
         The rule may match nothing if its action is none.
         """
-        action = self._action(node)
+        action = self.choice(node, ACTIONS, "action")
         everything = (ANY,) * len(self.networks)
         rule = Rule(everything, action, 0.0 if action == NONE else lasts_s, node.line)
         claim = _Claim(rule, sure=True)
         if action in (RECOVERY, ALERT):
             self._check([*claims, claim], only_last=True)
         return claim
-
-    def _action(self, node: Node) -> str:
-        if isinstance(node, Scalar) and node.text in ACTIONS:
-            return node.text
-        self.say(node.line, f"{shown(node)} is no action: write {either(ACTIONS)}")
-        return ""
 
     # both
 
@@ -193,12 +185,6 @@ class _Reading(Reading):
             if name not in names:
                 self.say(node.line, f"network {name} is left out: name each of {configured}")
         return tuple(names) if len(self.problems) == before else self.networks
-
-    def _state(self, node: Node, allowed: Sequence[str]) -> str:
-        if isinstance(node, Scalar) and node.text in allowed:
-            return node.text
-        self.say(node.line, f"{shown(node)} is no state: write {either(allowed)}")
-        return ANY
 
     def _check(self, claims: Sequence[_Claim], *, only_last: bool = False) -> None:
         """Report contradicting rules, unreachable rules, and actions on healthy hosts."""

@@ -18,9 +18,9 @@ from holdfast.hostmonitor import health, matrix
 from holdfast.hostmonitor.health import HealthRecords, Moment, Report, Sight
 from holdfast.hostmonitor.matrix import Matrix
 from holdfast.hostmonitor.network import NetworkWatch
-from holdfast.model.errors import HoldfastError
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.documents import Followed
+from holdfast.runtime.threads import Worker
 
 LOG = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Settings(Protocol):
     """The options of [hostmonitor]."""
 
     heartbeat_s: float
-    well_for_s: float
+    healthy_after_s: float
 
 
 class HostMonitor:
@@ -91,9 +91,8 @@ class HostMonitor:
         self._settings = settings
         self._clock = clock
         self._spooled, self._changed = spooled, changed
-        self._bell = threading.Event()
-        self._stop = threading.Event()
-        made = [make(self._bell.set) for make in networks]
+        self._worker = Worker("judge", clock, self._look, retry_s=TICK_S, stop_s=10.0)
+        made = [make(self._worker.wake) for make in networks]
         self._watches = {watch.network: watch for watch in made}
         self._book = HealthRecords()
         self._judged: tuple[object, ...] = ()
@@ -102,18 +101,16 @@ class HostMonitor:
         self._started_at = clock.now()
         self._alone = False
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._forever, name="judge", daemon=True)
+        self._before = clock.monotonic()  # when the thread judged last
 
     def start(self) -> None:
         for watch in self._watches.values():
             watch.start()
-        self._thread.start()
+        self._before = self._clock.monotonic()
+        self._worker.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        self._bell.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=10)
+        self._worker.stop()
         for watch in self._watches.values():
             watch.stop()
 
@@ -137,23 +134,14 @@ class HostMonitor:
 
     # the thread
 
-    def _forever(self) -> None:
-        before = self._clock.monotonic()
-        while not self._stop.is_set():
-            self._clock.wait(self._bell, self._pause(before))
-            self._bell.clear()
-            now = self._clock.monotonic()
-            if now - before > TICK_S + SLEPT_S:
-                self._woke(now - before)
-            before = now
-            try:
-                self.turn(now)
-            except HoldfastError as error:
-                LOG.error("%s; it is tried again", error.message)
-                self._clock.wait(self._stop, TICK_S)
-            except Exception:  # top of the thread: the loop must continue
-                LOG.exception("judge: unforeseen")
-                self._clock.wait(self._stop, TICK_S)
+    def _look(self) -> float:
+        """Judge the hosts; return the seconds until the next judgement is due."""
+        now = self._clock.monotonic()
+        if now - self._before > TICK_S + SLEPT_S:
+            self._woke(now - self._before)
+        self._before = now
+        self.turn(now)
+        return self._pause(now)
 
     def _pause(self, now: float) -> float:
         due = self._book.due
@@ -182,7 +170,7 @@ class HostMonitor:
                 self._judged_at = moment.now  # nothing has changed
             return
         book, reports = health.judge(
-            self._book, sights, strategy, moment, self._settings.well_for_s
+            self._book, sights, strategy, moment, self._settings.healthy_after_s
         )
         if reports:
             self._spool.put([self._item(report) for report in reports])

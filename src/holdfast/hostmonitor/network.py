@@ -14,6 +14,7 @@ from holdfast.hostmonitor.health import Sight
 from holdfast.model.errors import HoldfastError
 from holdfast.ports.membership import Members, Membership, Proof
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.threads import Worker
 
 LOG = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ DOUBT_S = 0.05
 class Settings(Protocol):
     """The options of [hostmonitor]."""
 
-    proof_every_s: float
+    proof_interval_s: float
     proof_fresh_s: float
 
 
@@ -56,24 +57,28 @@ class NetworkWatch:
         self._sighted, self._since = False, clock.now()
         self._nap = 0  # number of process pauses; answers to earlier polls do not count
         self._deaf = True  # the polling thread has no version to continue from
-        self._stop = threading.Event()
-        self._hurry = threading.Event()
-        names = (("look", self._looking), ("prove", self._proving))
-        self._threads = [
-            threading.Thread(target=do, name=f"{word}-{self.network}", daemon=True)
-            for word, do in names
-        ]
+        self._version: int | None = None  # of the last answer that counts
+        self._looking = Worker(
+            f"look-{self.network}",
+            clock,
+            self._look,
+            retry_s=PAUSE_S,
+            longest_retry_s=LONGEST_PAUSE_S,
+            failed=self._not_seen,
+            stop_s=5.0,
+        )
+        self._proving = Worker(f"prove-{self.network}", clock, self._prove_or_say_why, stop_s=5.0)
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        self._looking.start()
+        self._proving.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        self._hurry.set()
+        for worker in (self._looking, self._proving):
+            worker.stopping.set()
         self._membership.close()
-        for thread in self._threads:
-            thread.join(timeout=5)
+        self._looking.stop()
+        self._proving.stop()
 
     def sight(self) -> Sight:
         """The current knowledge; a proof older than `proof_fresh_s` does not count."""
@@ -113,7 +118,7 @@ class NetworkWatch:
             self._nap += 1
             self._proven_at, self._deaf = float("-inf"), True
             self._error = "we were stopped for a while and look again"
-        self._hurry.set()
+        self._proving.wake()
 
     def _why_blind(self) -> str:
         age = self._clock.monotonic() - self._proven_at
@@ -130,42 +135,31 @@ class NetworkWatch:
 
     # the threads
 
-    def _looking(self) -> None:
-        """Poll for news forever; after an error, poll again after a growing pause."""
-        version: int | None = None
-        pause_s = PAUSE_S
-        while not self._stop.is_set():
-            nap = self._nap
-            try:
-                members = self._membership.poll(version, WAIT_S)
-                pause_s = PAUSE_S
-                version = members.version if self._saw(members, nap) else None
-                self._deaf = version is None
-                continue
-            except HoldfastError as error:
-                self._fails(error.message)
-            except Exception:  # top of the thread: the loop must continue
-                LOG.exception("network %s: unforeseen", self.network)
-                self._fails("something unforeseen, see the log")
-            version, self._deaf = None, True
-            self._clock.wait(self._stop, pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+    def _look(self) -> float:
+        """Wait for news of the members."""
+        nap = self._nap
+        members = self._membership.poll(self._version, WAIT_S)
+        self._version = members.version if self._saw(members, nap) else None
+        self._deaf = self._version is None
+        return 0.0
 
-    def _proving(self) -> None:
-        while not self._stop.is_set():
-            self._hurry.clear()
-            try:
-                self._prove()
-            except HoldfastError as error:
-                self._fails(error.message)
-            except Exception:  # top of the thread: the loop must continue
-                LOG.exception("network %s: unforeseen", self.network)
-                self._fails("something unforeseen, see the log")
-            sight = self.sight()
-            if not sight.why and sight.doubts():
-                self._clock.wait(self._stop, DOUBT_S)
-            else:
-                self._clock.wait(self._hurry, self._settings.proof_every_s)
+    def _not_seen(self, error: Exception) -> None:
+        self._version, self._deaf = None, True
+        self._fails(error)
+
+    def _prove_or_say_why(self) -> float:
+        try:
+            self._prove()
+        except HoldfastError as error:
+            self._fails(error)
+        except Exception as error:  # the next proof comes in time, whatever this one lacks
+            LOG.exception("network %s: unforeseen", self.network)
+            self._fails(error)
+        sight = self.sight()
+        if not sight.why and sight.doubts():
+            self._clock.wait(self._proving.stopping, DOUBT_S)
+            return 0.0
+        return self._settings.proof_interval_s
 
     def _prove(self) -> None:
         nap = self._nap
@@ -190,11 +184,12 @@ class NetworkWatch:
             if self._members is None or members.states != self._members.states:
                 self._seen_at = self._clock.monotonic()
             self._members = members
-        self._hurry.set()
+        self._proving.wake()
         self._changed()
         return True
 
-    def _fails(self, why: str) -> None:
+    def _fails(self, error: Exception) -> None:
+        unforeseen = "something unforeseen, see the log"
         with self._lock:
-            self._error = why
+            self._error = error.message if isinstance(error, HoldfastError) else unforeseen
         self._changed()

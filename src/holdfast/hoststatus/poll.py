@@ -29,6 +29,7 @@ from holdfast.model.operation import Operation
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.recovery import HostStatuses, Repair, StatusChange, Watched
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.threads import start_call
 
 NAMESPACE = "holdfast.monitors"
 Seen = StatusReport | GuestReport
@@ -171,11 +172,9 @@ class MonitorWorker:
         if not self.is_free:
             self._tally.failed(self.monitor.name, BUSY)
             return None
-        made: Future[Sightings] = Future()
-        self._under_way = made
         name = f"{self.what} {self.monitor.name}"
-        threading.Thread(target=_run, args=(made, call), name=name, daemon=True).start()
-        return made
+        self._under_way = start_call(name, lambda: checked(call()))
+        return self._under_way
 
     def late(self, patience_s: float) -> None:
         """Record a call without an answer after the timeout."""
@@ -202,13 +201,6 @@ class MonitorWorker:
         if kind != self._trouble:
             LOG.error("monitor %s, %s: %s", self.monitor.name, self.what, why, exc_info=error)
         self._trouble = kind
-
-
-def _run(made: "Future[Sightings]", call: Callable[[], Any]) -> None:
-    try:
-        made.set_result(checked(call()))
-    except BaseException as error:  # top of a plugin's thread: the caller receives the error
-        made.set_exception(error)
 
 
 #: Tries against concurrent writers before the judgement is left to the next sample.

@@ -29,6 +29,7 @@ from holdfast.model.nova_notification import Notice
 from holdfast.ports.recovery import HostStatuses, SetAside
 from holdfast.ports.reports import Notices
 from holdfast.ports.reports import Tally as NoticeTally
+from holdfast.runtime.threads import Worker
 
 LOG = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ class Hearer:
         self._watch.tally.message("set aside")
         LOG.error(
             "%s %s: monitor %s failed (tries: %d), the message is set aside"
-            " (holdfast notifications set-aside): %r",
+            " (holdfast notification parked): %r",
             *(notice.event_type, notice.message_id, lane.monitor.name, tries, error),
         )
         self._standings.set_aside(
@@ -188,41 +189,29 @@ class Monitors:
         self._hearer = Hearer(watch, standings, settings, self.poll_soon)
         self._listening: Notices | None = None
         self._wanted = threading.Event()  # a poll is requested
-        self._bell = threading.Event()
         self._stop = watch.stop
         self._known: tuple[Any, ...] = self._facts()
         self._complained = ""
         self._in_vain: Sequence[str] = ()
-        self._thread = threading.Thread(target=self._forever, name="monitors", daemon=True)
+        self._worker = Worker(
+            "monitors", watch.clock, self.turn, retry_s=EVERY_S, failed=self._failed, stop_s=None
+        )
 
     def start(self) -> None:
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         self._stop.set()
-        self._bell.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._worker.stop()
         self._deaf()
 
     def poll_soon(self) -> None:
         self._wanted.set()
-        self._bell.set()
+        self._worker.wake()
 
     # the thread
 
-    def _forever(self) -> None:
-        while not self._stop.is_set():
-            self._bell.clear()
-            try:
-                self.turn()
-            except HoldfastError as error:
-                self._complain(error.message)
-            except Exception:  # top of the thread: the loop must continue
-                LOG.exception("monitors: unforeseen")
-            self._clock.wait(self._bell, EVERY_S)
-
-    def turn(self) -> None:
+    def turn(self) -> float:
         """Apply the current configuration and expedite a poll if requested."""
         facts = self._facts()
         if facts != self._known:
@@ -236,6 +225,7 @@ class Monitors:
             self._deaf()
         self._complain_of_deafness()
         self._complained = ""
+        return EVERY_S
 
     def _have_looked(self) -> None:
         self._wanted.clear()
@@ -283,10 +273,11 @@ class Monitors:
             )
         self._in_vain = in_vain
 
-    def _complain(self, why: str) -> None:
-        if why != self._complained:
-            LOG.warning("monitors: %s", why)
-        self._complained = why
+    def _failed(self, error: Exception) -> None:
+        """Log a known error once until it changes."""
+        if isinstance(error, HoldfastError) and error.message != self._complained:
+            LOG.warning("monitors: %s", error.message)
+            self._complained = error.message
 
 
 class _Tally:

@@ -12,7 +12,7 @@ A `HostStatus` is the result of all reports until now. `judge` computes the next
 
 Holdfast uses hosts that are up or suspect, and does not use hosts that are down or returning. A
 flapping host therefore stays out, and nothing is decided about it again, until it has been
-healthy for `healthy_for_s`. Time without a poll does not count. The module has no clock and no
+healthy for `healthy_after_s`. Time without a poll does not count. The module has no clock and no
 database access: times are arguments.
 """
 
@@ -43,8 +43,8 @@ class Rules(Protocol):
 
     down_samples: int
     down_for_s: float
-    healthy_for_s: float
-    damping_s: float
+    healthy_after_s: float
+    flap_holdoff_s: float
     poll_interval_s: float
     disabled_is_failure: bool
     auto_disabled_is_failure: bool
@@ -216,8 +216,8 @@ def _returning(standing: HostStatus, rules: Rules, now: datetime) -> HostStatus:
     since, decided = standing.well_since or now, standing.decided_at or now
     well = replace(standing, well_since=since, seen_at=standing.seen_at or now)
     ready = max(
-        since + timedelta(seconds=rules.healthy_for_s),
-        decided + timedelta(seconds=rules.damping_s),
+        since + timedelta(seconds=rules.healthy_after_s),
+        decided + timedelta(seconds=rules.flap_holdoff_s),
     )
     if now < ready:
         return _move(well, RETURNING, f"looks well since {since:%H:%M:%S} UTC", now)

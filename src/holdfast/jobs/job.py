@@ -2,8 +2,8 @@
 """Durable jobs: the interface of job kinds and steps, and the claim guard for cloud calls.
 
 A step reads the current state before it acts, so running it twice has the effect of running it
-once. A step returns a sentence that says what it did, or raises NotYet when the cloud needs
-more time.
+once. A step returns a sentence that says what it did, `Skipped` if it had nothing to do, or
+raises NotYet when the cloud needs more time.
 """
 
 import functools

@@ -21,6 +21,7 @@ from holdfast.model.errors import ClaimLost, HoldfastError, StaleWrite, Unavaila
 from holdfast.model.operation import DONE, ERROR, RETRYING, WAITING, Claim, Operation
 from holdfast.ports.ledger import Operations
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.threads import Worker
 
 # The runner runs claimed operations on a bounded pool of threads and records how each ended.
 #
@@ -326,28 +327,29 @@ class Loop:
         self._runner = runner
         self._clock = clock
         self._pace = pace
-        self._bell = runner.freed  # a worker is free, or a predecessor has finished
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._forever, name="loop", daemon=True)
-        self.last_cycle = clock.monotonic()
+        self._worker = Worker(
+            "looking for due work",
+            clock,
+            self._turn,
+            retry_s=min(1.0, pace.poll_interval_s),
+            stop_s=None,
+            bell=runner.freed,  # a worker is free, or a predecessor has finished
+        )
 
     def start(self) -> None:
-        self._thread.start()
+        self._worker.start()
 
     def wake(self) -> None:
         """Start a cycle now, because new work exists."""
-        self._bell.set()
+        self._worker.wake()
 
     def stop(self) -> None:
-        self._stop.set()
-        self._bell.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._worker.stop()
         self._runner.stop()
 
     def age_s(self) -> float:
         """Return the seconds since the last cycle."""
-        return self._clock.monotonic() - self.last_cycle
+        return self._worker.age_s()
 
     def cycle(self) -> float:
         """Claim all due operations; return the seconds until the next cycle."""
@@ -383,17 +385,11 @@ class Loop:
             for operation, claimed_at in taken:
                 self._runner.submit(operation, claimed_at)
 
-    def _forever(self) -> None:
-        while not self._stop.is_set():
-            self._bell.clear()
-            try:
-                pause = self.cycle()
-            except HoldfastError as error:
-                LOG.warning("looking for due work: %s", error.message)
-                pause = min(1.0, self._pace.poll_interval_s)
-            except Exception:  # the top of the loop: it must continue
-                LOG.exception("looking for due work: unforeseen")
-                pause = 1.0
-            self.last_cycle = self._clock.monotonic()
-            self._stop.wait(BREATH_S)  # real time, also with a test clock: it spares the processor
-            self._clock.wait(self._bell, pause - self.age_s())
+    def _turn(self) -> float:
+        try:
+            pause = self.cycle()
+            ended = self._clock.monotonic()
+        finally:
+            # real time, also with a test clock: it spares the processor
+            self._worker.stopping.wait(BREATH_S)
+        return pause - (self._clock.monotonic() - ended)

@@ -23,7 +23,7 @@ MARGIN_S = 1.0
 
 
 class Settings(Protocol):
-    """The `[lease_notifications]` options, read anew at every use."""
+    """The `[publishers]` options, read anew at every use."""
 
     give_up_h: float
 

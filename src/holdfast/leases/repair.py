@@ -123,7 +123,7 @@ def _left(mended: RepairResult) -> tuple[Allocation, ...]:
 def held_back(
     failed: Collection[int],
     hosts: Iterable[Host],
-    rule: mass_failure.Rule,
+    limits: mass_failure.MassFailureLimits,
     lifted: Collection[str] = (),
 ) -> tuple[set[int], str]:
     """Return the failed hosts waiting for an operator's approval, and why.
@@ -135,7 +135,7 @@ def held_back(
     seen = [mass_failure.Seen(domain[i], i in failed) for i in known]
     verdicts = {
         name: verdict
-        for name, verdict in mass_failure.judge(seen, rule).items()
+        for name, verdict in mass_failure.judge(seen, limits).items()
         if verdict.what in (mass_failure.HOLD, mass_failure.STOP)
     }
     waiting = {
@@ -204,12 +204,9 @@ class Settings(Protocol):
     """The `[reservation]` options, read anew at every use."""
 
     repair: bool
-    repair_look_s: float
+    repair_interval_s: float
     repair_horizon_s: float
     repair_priorities: Mapping[str, int]
-    mass_failure_few: int
-    mass_failure_some: float
-    mass_failure_many: float
 
 
 @contextlib.contextmanager
@@ -243,10 +240,16 @@ class Repairs:
     """Plans and carries out repairs, as a periodic job and by command."""
 
     def __init__(
-        self, context: LeaseContext, settings: Settings, hosts: Hosts, new_id: Callable[[], str]
+        self,
+        context: LeaseContext,
+        settings: Settings,
+        limits: mass_failure.MassFailureLimits,
+        hosts: Hosts,
+        new_id: Callable[[], str],
     ):
         self._context = context
         self._settings = settings
+        self._limits = limits
         self._hosts = hosts
         self._new_id = new_id
 
@@ -306,31 +309,27 @@ class Repairs:
         ledger = self._context.ledger
         hold(PORTION_S)
         if not ledger.needs_repair():
-            return "nothing is hurt", self._settings.repair_look_s
+            return "nothing is hurt", self._settings.repair_interval_s
         known = ledger.enrolled()
         failed = {host.id for host in known if not host.usable}
         self._hosts.keep_back((one for one in known if one.id in failed and one.reservable), hold)
         self._hosts.let_back((one for one in known if one.usable and not one.reservable), hold)
         leases = ledger.leases_on(failed, flagged=True)
         if not leases:
-            return "nothing is hurt", self._settings.repair_look_s
+            return "nothing is hurt", self._settings.repair_interval_s
         waiting, why = self._waiting(known, failed)
         with _kept(hold):
             plan = self._plan(leases, failed - waiting)
         lost = self._carry_out(leases, plan, failed, hold)
         said = self._said(plan, why if waiting else "", lost)
-        return said, SOON_S if lost else self._settings.repair_look_s
+        return said, SOON_S if lost else self._settings.repair_interval_s
 
     def _waiting(self, known: Sequence[Host], failed: set[int]) -> tuple[set[int], str]:
         """Return the failed hosts excluded from repair for now, and why."""
         lifted = self._context.ledger.approved(REPAIR)
         if "" in lifted:
             return set(), ""
-        settings = self._settings
-        rule = mass_failure.Rule(
-            settings.mass_failure_few, settings.mass_failure_some, settings.mass_failure_many
-        )
-        return held_back(failed, known, rule, lifted)
+        return held_back(failed, known, self._limits, lifted)
 
     def _plan(
         self, leases: Sequence[Lease], failed: Collection[int], *, all_ahead: bool = False
@@ -454,7 +453,7 @@ class Repair:
     def repair(self, run: Run) -> str:
         """Run a repair; always ends with NotYet."""
         if not self._settings.repair:
-            raise NotYet("[reservation] repair is off", self._settings.repair_look_s)
+            raise NotYet("[reservation] repair is off", self._settings.repair_interval_s)
         said, seconds = self._repairs.repair_once(run.hold)
         if said != run.operation.sentence:
             LOG.info("repair: %s", said)

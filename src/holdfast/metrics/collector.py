@@ -540,7 +540,7 @@ class Collector:
             kept.ram = ram_rates(stats, kept.stats, guest.facts, wall_s)
             _take_disks(kept, stats)
             kept.stats = stats
-        elif stats is None or look.at - stats.at > 2 * said.every_s:
+        elif stats is None or look.at - stats.at > 2 * said.interval_s:
             kept.ram = ram_rates(None, None, guest.facts, wall_s)
         for nic in guest.facts.nics:
             link = look.links.get(nic.ifname)
@@ -644,7 +644,7 @@ def _collect_disks(kept: _Kept, guest: Guest, stale: str, said: Said, now: float
         if made is None:
             found.append(Reading(entity, {}, DISK_FIELDS, stale or NO_ANSWER))
             continue
-        is_old = now - kept.disks[disk.target][0] > 2 * said.every_s
+        is_old = now - kept.disks[disk.target][0] > 2 * said.interval_s
         found.append(
             Reading(entity, made.values, made.missing, stale or (NO_ANSWER if is_old else ""))
         )

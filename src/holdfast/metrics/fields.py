@@ -20,7 +20,7 @@ _COUNTER: Final = re.compile(
     r"|(rd|wr|fl)_(reqs|bytes|times_ns)|(rx|tx)_(bytes|pkts|errs|drop)"
 )
 #: Field names per kind, whichever source measures them; docs/concepts/metrics.md explains each.
-_NAMES: Final[Mapping[str, frozenset[str]]] = {
+NAMES: Final[Mapping[str, frozenset[str]]] = {
     kind: frozenset(names.split())
     for kind, names in {
         "host": """
@@ -89,12 +89,12 @@ def is_known(kind: str, field: str) -> bool:
     """Tell whether entities of `kind` have a field of this name."""
     if kind == "guest" and _VCPU.fullmatch(field):
         return True
-    return field in _NAMES[kind]
+    return field in NAMES[kind]
 
 
 def like(kind: str, field: str) -> str:
     """Return the known field name closest to a misspelt name, or "" if none is close."""
-    found = difflib.get_close_matches(field[:100], sorted(_NAMES[kind]), n=1)
+    found = difflib.get_close_matches(field[:100], sorted(NAMES[kind]), n=1)
     return found[0] if found else ""
 
 

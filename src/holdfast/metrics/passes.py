@@ -91,15 +91,19 @@ Receiver = Callable[[Snapshot], None]
 
 
 class Passes(Worker):
-    """Thread that takes a snapshot every `every_s` seconds and calls all receivers."""
+    """Thread that takes a snapshot every `interval_s` seconds and calls all receivers."""
 
     def __init__(
-        self, collector: Collector, every_s: float, clock: Clock, turns: PassScheduler | None = None
+        self,
+        collector: Collector,
+        interval_s: float,
+        clock: Clock,
+        turns: PassScheduler | None = None,
     ) -> None:
         super().__init__("metrics", clock)
         self._turns = turns or PassScheduler(clock)
         self._collector = collector
-        self._every_s = every_s
+        self._every_s = interval_s
         self.receivers: list[Receiver] = []
         self.last: Snapshot | None = None
         self.skipped = 0  # passes left out because an earlier pass took too long
@@ -198,12 +202,12 @@ class MetricsPart(Passes):
     def __init__(
         self,
         collector: Collector,
-        every_s: float,
+        interval_s: float,
         clock: Clock,
         stages: Stages,
         turns: PassScheduler | None = None,
     ) -> None:
-        super().__init__(collector, every_s, clock, turns)
+        super().__init__(collector, interval_s, clock, turns)
         self._stages = stages
         self._guards: dict[str, Guard] = {}
         self.passes = 0

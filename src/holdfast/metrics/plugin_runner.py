@@ -286,7 +286,7 @@ class PluginWorker:
             self._orders.append(order)
             self._bell.notify()
         if not order.done.wait(self._limits.change_s):
-            raise Unavailable(f"plugin {self.name} did not answer: look at `metrics plugins list`")
+            raise Unavailable(f"plugin {self.name} did not answer: look at `metric plugin list`")
         if order.error is not None:
             raise order.error
 

@@ -356,6 +356,7 @@ def append_attempt(
         "steps": [
             {
                 "name": one["name"],
+                "status": one["status"],
                 "at": one["finished_at"].isoformat() if one["finished_at"] else None,
                 "sentence": one["sentence"],
             }

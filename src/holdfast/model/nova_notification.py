@@ -39,6 +39,7 @@ class NotUnderstood(HoldfastError):
     code: ClassVar[str] = "holdfast.notice.notunderstood"
     status: ClassVar[int] = 400
     title: ClassVar[str] = "Notification not understood"
+    advice: ClassVar[str] = "Set `[notifications] notification_format = versioned` in nova.conf."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,14 @@ WAITING, RUNNING, RETRYING, DONE, ERROR, CANCELLED = (
     "cancelled",
 )
 OPEN = frozenset({WAITING, RUNNING, RETRYING})
+#: The status of a step that had nothing to do; of other finished steps DONE.
+SKIPPED = "skipped"
+
+
+class Skipped(str):
+    """The sentence of a step that had nothing to do."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)

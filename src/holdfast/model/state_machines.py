@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """State machines as tables: a transition missing from its table raises IllegalMove.
 
-tools/draw_states.py draws docs/reference/states.md from these tables.
+tools/reference draws docs/reference/states.md from these tables.
 
 >>> check("lease 4f2c", LEASE, "PENDING", "STARTING")
 """

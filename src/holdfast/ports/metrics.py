@@ -282,7 +282,7 @@ class Said:
     round: int = 0
     stats: Mapping[str, Stats] = field(default_factory=dict)  # by uuid
     silent: Mapping[str, str] = field(default_factory=dict)
-    every_s: float = 30.0
+    interval_s: float = 30.0
 
 
 class Measures(Protocol):

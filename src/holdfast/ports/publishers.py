@@ -29,6 +29,50 @@ ANNOUNCE = "lease_announce"
 #: Topics: notifications about leases and incidents, notifications of the instance HA contract
 #: (which have their own topic), or alarms alone.
 NEWS, INSTANCE_HA, ALARMS = "news", "instance_ha", "alarms"
+#: Event types for people and billing, and when Holdfast publishes each.
+EVENTS: Mapping[str, str] = {
+    "lease.create": "a lease was booked",
+    "lease.update": "the owner changed the lease",
+    "lease.event.before_end_lease.stop": (
+        "the lease was prolonged after `lease.event.before_end_lease` was sent"
+    ),
+    "lease.event.start_lease": "the lease became ACTIVE",
+    "lease.event.before_end_lease": (
+        "the end of the lease is near, and the action requested for this time is done"
+    ),
+    "lease.event.end_lease": "the lease is TERMINATED: Holdfast released all resources",
+    "lease.degraded": "the lease lost a part of its reserved resources (Blazar has no such event)",
+    "lease.healed": "the lease is complete again (Blazar has no such event)",
+    "lease.delete": "the lease is deleted",
+    "incident.opened": "a host, guest or process failed, or an alarm rule requests an incident",
+    "incident.held": "a guard holds recovery; sent once per incident",
+    "incident.escalated": "recovery needs an operator: fencing failed repeatedly",
+    "incident.recovered": "the failed servers run again, or the alarm is over",
+    "incident.failed": "a part of the recovery failed; the sentence names the work left to do",
+    "incident.ignored": "a guard refused recovery for good, or nothing is left to recover",
+    "incident.explained": "a larger incident is the cause, and recovery continues there",
+    "incident.aborted": (
+        "an operator aborted the incident; the sentence names the operator and the reason"
+    ),
+    "incident.retried": (
+        "an operator or a new report retried the incident; the sentence names the cause"
+    ),
+    "host.alert": (
+        "host monitors request an alert about a host, or too few host monitors report the"
+        " host as failed; there is no incident, and the payload is like an incident with the"
+        " status `alert`"
+    ),
+    "guest.noted": (
+        "an agent or Nova reports a problem of a guest without a recovery action: a full"
+        " disk, a guest on the wrong host"
+    ),
+    "process.failed": "a service of a host does not run in spite of all restart attempts",
+    "process.well": "the service of the host runs again",
+    "alarm.raised": "an alarm rule fires",
+    "alarm.again": "the alarm still fires; a reminder",
+    "alarm.no_data": "a firing alarm has no readings any more",
+    "alarm.cleared": "the alarm ended",
+}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from holdfast.jobs.job import NotYet, Run
 from holdfast.model.incident import FAILED, HELD, IGNORED, RUNNING, Incident, Verdict
 from holdfast.model.operation import Operation
 from holdfast.ports.recovery import Change
-from holdfast.recovery import mass_failure
 from holdfast.recovery.context import IncidentWork
 from holdfast.recovery.guards import STILL_DOWN, View, first_denial, judge
 
@@ -76,7 +75,7 @@ class Recovery(IncidentWork):
         return View(
             situation=context.incidents.situation(incident, since),
             settings=context.settings,
-            rule=mass_failure.Rule(*context.mass_failure()),
+            limits=context.mass_failure,
         )
 
     def would(self, run: Run) -> str:

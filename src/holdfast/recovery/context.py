@@ -12,11 +12,12 @@ from holdfast.hoststatus.status import StatusReport
 from holdfast.jobs.job import Run, Step, guarded
 from holdfast.model.host import same
 from holdfast.model.incident import Incident
-from holdfast.model.operation import Operation
+from holdfast.model.operation import Operation, Skipped
 from holdfast.nova.names import FREEPOOL
 from holdfast.ports.cloud import Cloud, Migration
 from holdfast.ports.fence import Fence
 from holdfast.ports.recovery import Change, Incidents, Limits, ServerMoves, Votes
+from holdfast.recovery.mass_failure import DefaultLimits, MassFailureLimits
 from holdfast.runtime.clock import Clock, SystemClock
 
 LOG = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ INTAKE, RECOVER_HOST, RECOVER_GUEST, RECOVER_PROCESS, MOVE, BACK = (
 LOCK = "Holdfast moves it: incident"
 #: Source name of status reports in which recovery declares a host dead or back.
 SOURCE = "recovery"
+#: Result of a step whose incident is closed.
+OVER = Skipped("over")
 
 
 class Settings(Protocol):
@@ -62,14 +65,14 @@ class Settings(Protocol):
     heartbeat_network: str
     nova_report_interval_s: float
     report_max_age_s: float
-    guest_budget: int
+    guest_max_recoveries: int
     guest_window_s: float
-    guest_restarts_here: int
-    host_budget: int
+    guest_restarts_in_place: int
+    host_max_recoveries: int
     host_window_s: float
-    slow_start_s: float
-    slow_burst: int
-    slower_start_s: float
+    throttle_interval_s: float
+    throttle_burst: int
+    heavy_throttle_interval_s: float
     watchdog_s: float
     fence_escalate_after: int
     disable_reason: str
@@ -114,7 +117,7 @@ class RecoveryContext:
     announce: Announce = lambda _event, _incident, _now: ()  # returns the work that notifies people
     freepool: str = FREEPOOL
     repairs: Callable[[], bool] = lambda: True  # whether this site repairs reservations
-    mass_failure: Callable[[], "tuple[int, float, float]"] = lambda: (2, 0.30, 0.55)
+    mass_failure: MassFailureLimits = field(default_factory=DefaultLimits)
 
     def guarded_cloud(self, run: Run) -> Cloud:
         return guarded(self.cloud, run.hold)

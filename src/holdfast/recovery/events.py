@@ -50,7 +50,7 @@ class IncidentPublisher:
         self._host = host
 
     def incident(self, event_type: str, incident: Incident, now: datetime) -> Sequence[Operation]:
-        told = {"payload": _incident(incident), "publisher": INCIDENTS}
+        told = {"payload": incident_payload(incident), "publisher": INCIDENTS}
         return _rows(self._people, event_type, incident.id, now, told)
 
     def alarm(self, event_type: str, told: Mapping[str, Any], now: datetime) -> Sequence[Operation]:
@@ -67,7 +67,7 @@ class IncidentPublisher:
         its name may be too long for a key.
         """
         about = str(uuid.uuid5(_NAMES, told["subject"]))
-        said = {"payload": _observation(told), "publisher": OBSERVATIONS}
+        said = {"payload": observation_payload(told), "publisher": OBSERVATIONS}
         return _rows(self._people, event_type, about, now, said)
 
     def contract(self, happening: Event, now: datetime) -> Sequence[Operation]:
@@ -111,7 +111,7 @@ def _rows(
 def payload(happening: Event) -> dict[str, Any]:
     """The versioned object of an instance HA notification, with all known fields."""
     values, fault = happening.values, happening.fault
-    name, version, fields = _SHAPES[happening.noun]
+    name, version, fields = SHAPES[happening.noun]
     data = {key: show(values[own]) for key, (own, show) in fields.items() if own in values}
     return _object(name, version, {**data, "fault": None if fault is None else _fault(fault)})
 
@@ -177,7 +177,7 @@ def _as_they_are(*names: str) -> Fields:
 
 
 #: By noun: the object's name and version, and for each field the own name and its formatter.
-_SHAPES: Mapping[str, tuple[str, str, Fields]] = {
+SHAPES: Mapping[str, tuple[str, str, Fields]] = {
     SEGMENT: ("SegmentApiPayload", "1.1", _as_they_are(*_OF_SEGMENTS)),
     SEGMENT_HOST: (
         "HostApiPayload",
@@ -198,7 +198,7 @@ _SHAPES: Mapping[str, tuple[str, str, Fields]] = {
 }
 
 
-def _observation(row: Mapping[str, Any]) -> dict[str, Any]:
+def observation_payload(row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("id", "observer", "subject", "kind", "state", "evidence")
     about = {name: row[name] for name in names}
     seen = Observed(**about, since=row["since"])
@@ -211,7 +211,7 @@ def _observation(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _incident(incident: Incident) -> dict[str, Any]:
+def incident_payload(incident: Incident) -> dict[str, Any]:
     return {
         "id": incident.id,
         "subject": incident.subject,

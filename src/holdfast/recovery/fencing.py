@@ -27,7 +27,7 @@ from holdfast.model.incident import (
 from holdfast.model.segment import SegmentHost
 from holdfast.ports.fence import OFF, ON, UNKNOWN
 from holdfast.recovery import in_place
-from holdfast.recovery.context import IncidentWork, RecoveryContext
+from holdfast.recovery.context import OVER, IncidentWork, RecoveryContext
 
 LOG = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Fencing:
     def __call__(self, run: Run) -> str:
         incident = self._work.incident(run)
         if not incident.is_open:
-            return "over"
+            return OVER
         if told := incident.details.get("evidence"):
             return str(told["sentence"])
         if in_place.resume(self._work, run):

@@ -80,7 +80,7 @@ def mass_failure_verdict(
         return Verdict("mass_failure", True, f"{found.sentence}; approved by an operator")
     if found.what in (mass_failure.HOLD, mass_failure.STOP):
         where = f" --domain {shlex.quote(domain)}" if domain else ""
-        said = f"{found.sentence}; if it is so: holdfast incident approve{where} --reason …"
+        said = f"{found.sentence}; if it is so: holdfast recovery approve{where} --reason …"
         return Verdict("mass_failure", False, said, again_s=10.0)
     return Verdict("mass_failure", True, f"{found.sentence}: one host after the other")
 
@@ -182,7 +182,7 @@ class View:
 
     situation: Situation
     settings: Settings
-    rule: mass_failure.Rule
+    limits: mass_failure.MassFailureLimits
     services: int = 1  # compute services in Nova, and how many are up
     services_up: int = 1
     targets: int = 1  # number of other hosts that could take servers
@@ -297,7 +297,7 @@ def observer(incident: Incident, view: View) -> Verdict:
 
 def mass(incident: Incident, view: View) -> Verdict:
     situation = view.situation
-    found = mass_failure.judge(situation.fleet, view.rule).get(situation.domain)
+    found = mass_failure.judge(situation.fleet, view.limits).get(situation.domain)
     slow = (mass_failure.SLOW, mass_failure.SLOWER)
     if found is not None and found.what in slow and not situation.approved:
         return _slowly(found, view)
@@ -307,8 +307,8 @@ def mass(incident: Incident, view: View) -> Verdict:
 def _slowly(found: mass_failure.Verdict, view: View) -> Verdict:
     situation, settings = view.situation, view.settings
     slow = found.what == mass_failure.SLOW
-    every = settings.slow_start_s if slow else settings.slower_start_s
-    burst = settings.slow_burst if slow else 1
+    every = settings.throttle_interval_s if slow else settings.heavy_throttle_interval_s
+    burst = settings.throttle_burst if slow else 1
     wait = bucket(situation.starts, situation.now, every, burst)
     if wait <= 0:
         return Verdict("mass_failure", True, f"{found.sentence}: one at a time, its turn has come")
@@ -316,18 +316,18 @@ def _slowly(found: mass_failure.Verdict, view: View) -> Verdict:
     return Verdict("mass_failure", False, said, again_s=wait)
 
 
-def bucket(starts: Sequence[datetime], now: datetime, every_s: float, burst: int) -> float:
-    """Seconds until the next start is allowed: `burst` at once, then a start per `every_s`."""
-    if every_s <= 0:
+def bucket(starts: Sequence[datetime], now: datetime, interval_s: float, burst: int) -> float:
+    """Seconds until the next start is allowed: `burst` at once, then a start per `interval_s`."""
+    if interval_s <= 0:
         return 0.0
     tokens, last = float(burst), None
     for start in sorted(starts):
         if last is not None:
-            tokens = min(float(burst), tokens + (start - last).total_seconds() / every_s)
+            tokens = min(float(burst), tokens + (start - last).total_seconds() / interval_s)
         tokens, last = max(0.0, tokens - 1), start
     if last is not None:
-        tokens = min(float(burst), tokens + (now - last).total_seconds() / every_s)
-    return 0.0 if tokens >= 1 - 1e-9 else (1 - tokens) * every_s
+        tokens = min(float(burst), tokens + (now - last).total_seconds() / interval_s)
+    return 0.0 if tokens >= 1 - 1e-9 else (1 - tokens) * interval_s
 
 
 def budget(incident: Incident, view: View) -> Verdict:
@@ -337,7 +337,7 @@ def budget(incident: Incident, view: View) -> Verdict:
     """
     settings, now = view.settings, view.now
     guest = incident.kind == GUEST
-    most = settings.guest_budget if guest else settings.host_budget
+    most = settings.guest_max_recoveries if guest else settings.host_max_recoveries
     window = settings.guest_window_s if guest else settings.host_window_s
     since = now - timedelta(seconds=window)
     times = sum(when > since for when in view.situation.before)

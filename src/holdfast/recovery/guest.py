@@ -17,11 +17,12 @@ from holdfast.jobs.job import Kind, NotYet, Run, Step
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.host import same
 from holdfast.model.incident import FAILED, IGNORED, RECOVERED, Incident, Verdict
+from holdfast.model.operation import Skipped
 from holdfast.ports.cloud import Cloud, Server
 from holdfast.ports.recovery import Change
 from holdfast.recovery import evacuation_plan, guards
 from holdfast.recovery.base import Recovery
-from holdfast.recovery.context import RECOVER_GUEST, RecoveryContext
+from holdfast.recovery.context import OVER, RECOVER_GUEST, RecoveryContext
 from holdfast.recovery.guards import LEAVE_IT, View
 
 LOOK_S = 0.4
@@ -69,7 +70,7 @@ class GuestRecovery(Recovery):
         settings = self.context.settings
         since = view.now - timedelta(seconds=settings.guest_window_s)
         times = sum(when > since for when in view.situation.before)
-        if not settings.guest_restarts_here or times < settings.guest_restarts_here:
+        if not settings.guest_restarts_in_place or times < settings.guest_restarts_in_place:
             return said
         return self._gave_up(run, f"it died {times + 1} times within {settings.guest_window_s:g} s")
 
@@ -139,7 +140,7 @@ class GuestRecovery(Recovery):
         incident = self.incident(run)
         why = incident.details.get("in_place")
         if not incident.is_open or not why:
-            return "not needed"
+            return Skipped("not needed")
         server = self._server(run)
         if server is None:
             return "it was deleted meanwhile"
@@ -208,7 +209,7 @@ class GuestRecovery(Recovery):
     def _skip(self, run: Run) -> str | None:
         incident = self.incident(run)
         if not incident.is_open:
-            return "over"
+            return OVER
         return "in place it failed" if incident.details.get("in_place") else None
 
     def _well(self, incident: Incident, server: Server | None) -> str:

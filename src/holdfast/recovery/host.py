@@ -33,7 +33,13 @@ from holdfast.recovery import (
     liveness,
 )
 from holdfast.recovery.base import Recovery
-from holdfast.recovery.context import RECOVER_HOST, RECOVER_PROCESS, SOURCE, RecoveryContext
+from holdfast.recovery.context import (
+    OVER,
+    RECOVER_HOST,
+    RECOVER_PROCESS,
+    SOURCE,
+    RecoveryContext,
+)
 from holdfast.recovery.evacuation import work_of
 from holdfast.recovery.fencing import Fencing, StillOff, foreseen
 from holdfast.recovery.guards import ASK_AGAIN_S, View
@@ -184,7 +190,7 @@ class HostRecovery(Recovery):
 
     def view(self, run: Run, incident: Incident) -> View:
         context, settings = self.context, self.context.settings
-        self.look_back_s = max(settings.host_window_s, settings.slower_start_s * 2)
+        self.look_back_s = max(settings.host_window_s, settings.heavy_throttle_interval_s * 2)
         self._note_what_ran(run, incident)
         seen = super().view(run, incident)
         services = context.guarded_cloud(run).services.list()
@@ -350,12 +356,12 @@ class HostRecovery(Recovery):
 
     def _skipped(self, run: Run) -> str | None:
         if self.is_over(run):
-            return "over"
+            return OVER
         return "its servers start in place" if in_place.is_in_place(self.incident(run)) else None
 
     def prepare(self, run: Run) -> str:
         if self.is_over(run):
-            return "over"
+            return OVER
         incident, context = self.incident(run), self.context
         if (incident.details.get("power_returned") or {}).get("in_use"):
             return "only the servers that are left are started; others on the host are well"
@@ -382,7 +388,7 @@ class HostRecovery(Recovery):
 
     def move(self, run: Run) -> str:
         if self.is_over(run):
-            return "over"
+            return OVER
         context = self.context
         if in_place.is_in_place(self.incident(run)) and (why := in_place.bring_up(self, run)):
             said = f"{self.incident(run).host}: its servers could not start in place: {why}"
@@ -436,7 +442,7 @@ class HostRecovery(Recovery):
     def verify(self, run: Run) -> str:
         """Check in Nova that no server is left behind and that a migration proves each arrival."""
         if self.is_over(run):
-            return "over"
+            return OVER
         incident, context = self.incident(run), self.context
         at = context.incidents.now()
         cloud = context.guarded_cloud(run)
@@ -529,7 +535,7 @@ class ProcessRecovery(Recovery):
     def disable(self, run: Run) -> str:
         incident, context = self.incident(run), self.context
         if self.is_over(run):
-            return "over"
+            return OVER
         member = context.incidents.member(incident.host)
         if member is not None:
             context.incidents.set_member(member.uuid, run.claim, on_maintenance=True)
@@ -543,7 +549,7 @@ class ProcessRecovery(Recovery):
     def confirm(self, run: Run) -> str:
         incident = self.incident(run)
         if self.is_over(run):
-            return "over"
+            return OVER
         for one in self.context.guarded_cloud(run).services.list():
             if same(one.host, incident.host) and one.enabled:
                 raise NotYet(f"{incident.host} is not disabled yet", 1.0)

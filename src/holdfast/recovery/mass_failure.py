@@ -5,26 +5,41 @@ Hosts are counted by failure domain (rack, or zone if racks are unknown). The fi
 of this table decides:
 
     most of every domain is down, at least three hosts    stop: the observer may be at fault
-    one or two hosts of the domain                        go on
-    less than `some` of the domain                        go on slowly
-    less than `many` of the domain                        go on very slowly
+    `free_hosts` or fewer of the domain                   go on
+    less than `throttle_ratio` of the domain              go on slowly
+    less than `hold_ratio` of the domain                  go on very slowly
     more                                                  hold the domain until an operator approves
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 GO, SLOW, SLOWER, HOLD, STOP = "go", "slow", "slower", "hold", "stop"
 
 
-@dataclass(frozen=True)
-class Rule:
-    """Limits of the mass-failure rule: `few` is a host count, `some` and `many` are shares."""
+#: Minimum number of failed hosts before the rule stops everything.
+MIN_HOSTS = 3
 
-    few: int = 2
-    some: float = 0.30
-    many: float = 0.55
-    least: int = 3  # minimum number of hosts down before everything stops
+
+class MassFailureLimits(Protocol):
+    """The `[mass_failure]` options: a host count and two shares of a failure domain."""
+
+    @property
+    def free_hosts(self) -> int: ...
+    @property
+    def throttle_ratio(self) -> float: ...
+    @property
+    def hold_ratio(self) -> float: ...
+
+
+@dataclass
+class DefaultLimits:
+    """The defaults of `[mass_failure]`."""
+
+    free_hosts: int = 2
+    throttle_ratio: float = 0.30
+    hold_ratio: float = 0.55
 
 
 @dataclass(frozen=True)
@@ -43,9 +58,8 @@ class Verdict:
     sentence: str = ""
 
 
-def judge(hosts: Iterable[Seen], rule: Rule | None = None) -> Mapping[str, Verdict]:
+def judge(hosts: Iterable[Seen], limits: MassFailureLimits) -> Mapping[str, Verdict]:
     """A verdict for each failure domain with at least a host down."""
-    rule = rule or Rule()
     total: dict[str, int] = {}
     down: dict[str, int] = {}
     for host in hosts:
@@ -53,21 +67,21 @@ def judge(hosts: Iterable[Seen], rule: Rule | None = None) -> Mapping[str, Verdi
         down[host.domain] = down.get(host.domain, 0) + host.down
     hit = {name: count for name, count in down.items() if count}
     lost = sum(hit.values())
-    everywhere = all(down[name] / total[name] >= rule.many for name in total)
-    if hit and everywhere and lost >= rule.least:
+    everywhere = all(down[name] / total[name] >= limits.hold_ratio for name in total)
+    if hit and everywhere and lost >= MIN_HOSTS:
         said = f"{lost} of {sum(total.values())} hosts are down, most of every failure domain"
         return {name: Verdict(STOP, f"{said}: is it we who cannot see?") for name in hit}
-    return {name: _one(name, count, total[name], rule) for name, count in hit.items()}
+    return {name: _judge_domain(name, count, total[name], limits) for name, count in hit.items()}
 
 
-def _one(name: str, down: int, total: int, rule: Rule) -> Verdict:
+def _judge_domain(name: str, down: int, total: int, limits: MassFailureLimits) -> Verdict:
     share = down / total
     where = f"in {name}" if name else "here"
     said = f"{down} of {total} hosts {where} are down"
-    if down <= rule.few:
+    if down <= limits.free_hosts:
         return Verdict(GO, said)
-    if share < rule.some:
+    if share < limits.throttle_ratio:
         return Verdict(SLOW, said)
-    if share < rule.many:
+    if share < limits.hold_ratio:
         return Verdict(SLOWER, said)
     return Verdict(HOLD, f"{said}: too many at once to be sure")

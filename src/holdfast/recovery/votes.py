@@ -33,7 +33,7 @@ from holdfast.model.votes import (
     listed,
 )
 from holdfast.ports.recovery import Account
-from holdfast.recovery import guards, mass_failure
+from holdfast.recovery import guards
 from holdfast.recovery.context import RecoveryContext
 from holdfast.recovery.host_liveness import lost_networks
 from holdfast.recovery.intake import ingest
@@ -200,7 +200,7 @@ class HostVotes:
         meaning = account.meaning
         draft = Incident("", meaning.subject, HOST, meaning.cause, OPEN, account.at, details=about)
         situation = context.incidents.situation(draft, context.incidents.now())
-        view = guards.View(situation, context.settings, mass_failure.Rule(*context.mass_failure()))
+        view = guards.View(situation, context.settings, context.mass_failure)
         asked = LIFTED if before is not None else (guards.maintenance,)
         no = guards.first_denial([guard(draft, view) for guard in asked])
         return None if no is None else no.sentence

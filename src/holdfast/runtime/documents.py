@@ -2,11 +2,14 @@
 """YAML documents with line numbers: read, check, and reload when the file changes.
 
 `read` parses YAML into nodes with line numbers, `Reading` checks nodes and collects every problem
-with its line, `Followed` reloads an operator's file when it changes.
+with its line, `Followed` reloads an operator's file when it changes. Every YAML file of Holdfast is
+read here. `Reading` checks shapes itself: jsonschema would add 7 MiB to the agent, and its messages
+name neither the line nor the correction.
 """
 
 import logging
 import re
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +45,20 @@ MAX_WORDS = 12_000
 
 
 @dataclass(frozen=True)
+class Limits:
+    """The largest document that a reader accepts."""
+
+    bytes: int = MAX_BYTES
+    words: int = MAX_WORDS
+
+
+#: Limits of rules, matrices and lists of services, which may come from other machines.
+SMALL: Final = Limits()
+#: Limits of operators' own files with an entry per host or user.
+INVENTORY: Final = Limits(4_194_304, 400_000)
+
+
+@dataclass(frozen=True)
 class Scalar:
     text: str
     line: int
@@ -62,15 +79,15 @@ class Map:
 Node = Scalar | List | Map
 
 
-def decoded(data: str | bytes, problems: list[Problem]) -> str:
+def decoded(data: str | bytes, problems: list[Problem], limits: Limits = SMALL) -> str:
     """Decode a file; return "" and add a problem if it is too large or not UTF-8."""
     if isinstance(data, str):
         data = data.encode(errors="surrogatepass")  # YAML refuses surrogates, with their line
         given_as = "surrogatepass"
     else:
         given_as = "strict"
-    if len(data) > MAX_BYTES:
-        text = f"it is larger than the {MAX_BYTES} bytes that are taken: write less"
+    if len(data) > limits.bytes:
+        text = f"it is larger than the {limits.bytes} bytes that are taken: write less"
         problems.append(Problem(0, text))
         return ""
     try:
@@ -81,15 +98,17 @@ def decoded(data: str | bytes, problems: list[Problem]) -> str:
         return ""
 
 
-def read(text: str, problems: list[Problem], *, quick: bool = False) -> Node | None:
+def read(
+    text: str, problems: list[Problem], *, quick: bool = False, limits: Limits = SMALL
+) -> Node | None:
     """Parse a document; None if it is empty or was refused (`problems` says why).
 
     `quick` uses libyaml if it is installed, which is ten times faster. A document that libyaml
     refuses is parsed again in Python to name the problem.
     """
-    if quick and (found := _quickly(text)) is not None:
+    if quick and (found := _quickly(text, limits)) is not None:
         return found
-    building = _Building(problems)
+    building = _Building(problems, limits)
     before = len(problems)
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
@@ -107,7 +126,7 @@ def read(text: str, problems: list[Problem], *, quick: bool = False) -> Node | N
     return building.root if len(problems) == before else None
 
 
-def _quickly(text: str) -> Node | None:
+def _quickly(text: str, limits: Limits) -> Node | None:
     """Parse with libyaml; None if the Python parser has to do it.
 
     libyaml accepts tabs and ? where the Python parser does not, so such text goes to Python.
@@ -115,7 +134,7 @@ def _quickly(text: str) -> Node | None:
     loader = getattr(yaml, "CSafeLoader", None)
     if loader is None or "\t" in text or "?" in text:
         return None
-    building = _Building([])
+    building = _Building([], limits)
     try:
         for event in yaml.parse(text, Loader=loader):
             if not building.take(event):
@@ -130,6 +149,7 @@ class _Building:
     """A document being built; `open` holds the unfinished lists and maps, innermost last."""
 
     problems: list[Problem]
+    limits: Limits
     root: Node | None = None
     documents: int = 0
     words: int = 0
@@ -153,8 +173,8 @@ class _Building:
         if isinstance(event, yaml.ScalarEvent):
             self._put(Scalar(event.value, self.line))
             self.words += 1
-            if self.words > MAX_WORDS:
-                return self._refuse(f"more than {MAX_WORDS} words until here: write less")
+            if self.words > self.limits.words:
+                return self._refuse(f"more than {self.limits.words} words until here: write less")
             return True
         self.open.append((self.line, []))
         if len(self.open) > MAX_DEPTH:
@@ -192,9 +212,12 @@ class _Building:
 
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 _SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h)?")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_WHOLE = re.compile("[0-9]{1,9}")
+_YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
 
 
 @dataclass
@@ -213,14 +236,41 @@ class Reading:
         refused: Callable[[Sequence[Problem]], InvalidDocument],
         *,
         quick: bool = False,
+        limits: Limits = SMALL,
     ) -> T:
         """Decode, parse and convert a file with `take`; raise `refused` with all problems."""
-        text = decoded(data, self.problems)
-        tree = None if self.problems else read(text, self.problems, quick=quick)
+        text = decoded(data, self.problems, limits)
+        tree = None if self.problems else read(text, self.problems, quick=quick, limits=limits)
         found = None if self.problems else take(tree)
         if found is None or self.problems:
             raise refused(self.problems)
         return found
+
+    def root(self, tree: Node | None, if_empty: str, begins: str) -> Map | None:
+        """Return the tree if it is a map; `if_empty` and `begins` tell the operator what to write.
+
+        An empty `if_empty` accepts an empty file as a map without keys.
+        """
+        if tree is None or is_empty(tree):
+            if if_empty:
+                self.say(0, f"it is empty: {if_empty}")
+            return None if if_empty else Map((), 0)
+        if not isinstance(tree, Map):
+            self.say(tree.line, begins)
+            return None
+        return tree
+
+    def pairs(self, node: Node, write: str, of: str = "key") -> tuple[tuple[Scalar, Node], ...]:
+        """Return the pairs of a map with any keys; repeated keys are problems."""
+        if not isinstance(node, Map):
+            self.say(node.line, f"{shown(node)} should be a map: write {write}")
+            return ()
+        found: dict[str, tuple[Scalar, Node]] = {}
+        for key, value in node.pairs:
+            if key.text in found:
+                self.say(key.line, f"{of} {quoted(key.text)} is there twice: keep one of them")
+            found.setdefault(key.text, (key, value))
+        return tuple(found.values())
 
     def fields(
         self, node: Node, known: Sequence[str], *, needed: Sequence[str] = (), of: str = "key"
@@ -270,25 +320,58 @@ class Reading:
                 self.say(one.line, f"`{what}`: {shown(one)} should be a word")
         return tuple(texts)
 
-    def choice(self, node: Node | None, allowed: Sequence[str], what: str) -> str:
-        """Return a word of `allowed`; "" if the node is absent or another word."""
+    def value(
+        self,
+        node: Node | None,
+        convert: Callable[[str], T | None],
+        otherwise: T,
+        problem: str,
+    ) -> T:
+        """Return a converted scalar; `otherwise` if the node is absent or `convert` returns None.
+
+        `problem` is the error message, with {} for the value as written.
+        """
         if node is None:
-            return ""
-        if isinstance(node, Scalar) and node.text in allowed:
-            return node.text
-        self.say(node.line, f"{shown(node)} is no {what}: write {either(allowed)}")
-        return ""
+            return otherwise
+        found = convert(node.text) if isinstance(node, Scalar) else None
+        if found is None:
+            self.say(node.line, problem.format(shown(node)))
+            return otherwise
+        return found
+
+    def attempt(self, line: int, what: str, check: Callable[[V], T], value: V) -> T | None:
+        """Return the result of `check`; its ValueError becomes a problem, after the text `what`."""
+        try:
+            return check(value)
+        except ValueError as error:
+            self.say(line, f"{what}{error}")
+            return None
+
+    def word(self, node: Node | None, what: str) -> str:
+        """Return a word; "" if the node is absent or no word."""
+        return self.value(node, _word, "", f"`{what}` is {{}}: write a word")
+
+    def whole_number(
+        self, node: Node | None, what: str, least: int, most: int, otherwise: int
+    ) -> int:
+        problem = f"`{what}` is {{}}: write a number from {least} to {most}"
+        return self.value(node, lambda text: _whole(text, least, most), otherwise, problem)
+
+    def yes_no(self, node: Node | None, what: str, *, otherwise: bool = False) -> bool:
+        return self.value(node, truth, otherwise, f"`{what}` is {{}}: write yes or no")
+
+    def choice(
+        self, node: Node | None, allowed: Sequence[str], what: str, otherwise: str = ""
+    ) -> str:
+        """Return a word of `allowed`; `otherwise` if the node is absent or another word."""
+        problem = f"{{}} is no {what}: write {either(allowed)}"
+        return self.value(node, lambda t: t if t in allowed else None, otherwise, problem)
 
     def span(self, node: Node | None, otherwise_s: float) -> float:
         """Return a duration in seconds; `otherwise_s` if the node is absent or invalid."""
-        if node is None:
-            return otherwise_s
-        lasts_s = seconds(node.text) if isinstance(node, Scalar) else None
-        if lasts_s is None:
-            text = f"{shown(node)} is no length of time: write 500ms, 3s, 2m, 1h or 0"
-            self.say(node.line, text)
-            return otherwise_s
-        if lasts_s > LONGEST_S:
+        problem = "{} is no length of time: write 500ms, 3s, 2m, 1h or 0"
+        lasts_s = self.value(node, seconds, otherwise_s, problem)
+        if node is not None and lasts_s > LONGEST_S:
             self.say(node.line, f"{shown(node)} is longer than a day: nobody would be helped")
         return lasts_s
 
@@ -297,6 +380,34 @@ def seconds(text: str) -> float | None:
     """Convert 500ms, 3s, 2m, 1h or 0 to seconds; None for other text."""
     match = _SPAN.fullmatch(text)
     return float(match[1]) * _UNITS_S[match[2] or "s"] if match else None
+
+
+def truth(text: str) -> bool | None:
+    """Convert yes, true, on, 1, no, false, off or 0; None for other text."""
+    word = text.strip().lower()
+    return word in _YES if word in (*_YES, *_NO) else None
+
+
+def _word(text: str) -> str | None:
+    return text.strip() or None
+
+
+def _whole(text: str, least: int, most: int) -> int | None:
+    found = int(text) if _WHOLE.fullmatch(text.strip()) else -1
+    return found if least <= found <= most else None
+
+
+def is_empty(node: Node) -> bool:
+    return isinstance(node, Scalar) and not node.text.strip()
+
+
+def plain(node: Node | None) -> Any:
+    """Convert a node to dictionaries, lists and text; an absent node becomes {}."""
+    if isinstance(node, Scalar):
+        return node.text
+    if isinstance(node, List):
+        return [plain(one) for one in node.items]
+    return {key.text: plain(value) for key, value in node.pairs} if node else {}
 
 
 def either(words: Sequence[str]) -> str:
@@ -325,9 +436,10 @@ _UNREAD: Final = (-1, -1, -1)
 
 
 class Followed(Generic[T]):
-    """An operator's file that takes effect without a restart when it changes.
+    """An operator's file that takes effect without a restart when it changes; thread-safe.
 
-    If a changed file is invalid, the old value stays in force and the problem is logged once.
+    With `follow`, the old value stays in force while a changed file is invalid, and the problem is
+    logged once. With `reload`, an invalid file is an error each time.
     """
 
     def __init__(
@@ -336,14 +448,22 @@ class Followed(Generic[T]):
         noun: str,
         default: Callable[[], T],
         parse: Callable[[bytes, str], T],
+        *,
+        limits: Limits = SMALL,
+        at_once: bool = True,
     ) -> None:
-        """Read the file; raise InvalidInput if that fails, as there is no old value to keep."""
+        """Read the file; raise InvalidInput if that fails, as there is no old value to keep.
+
+        Without `at_once` the default is in force until the first `follow` or `reload`.
+        """
         self._path = path
         self._noun = noun
         self._parse = parse
-        self._stamp: _Stamp = None
+        self._limits = limits
+        self._stamp: _Stamp = None if at_once else _UNREAD
+        self._lock = threading.Lock()
         self.problem = ""  # why the current file is not in force
-        if path is None:
+        if path is None or not at_once:
             self.value = default()
         else:
             self._stamp = _stamp(path)
@@ -351,33 +471,43 @@ class Followed(Generic[T]):
 
     def follow(self) -> bool:
         """Read the file again if it changed; return whether the value is different."""
+        before = self.problem
+        try:
+            return self.reload()
+        except InvalidInput as error:
+            if error.message != before:
+                LOG.error("the %s before it stays in force: %s", self._noun, error.message)
+            return False
+
+    def reload(self) -> bool:
+        """Read the file again if it changed; InvalidInput as long as it is invalid."""
         if self._path is None:
             return False
-        stamp = _stamp(self._path)
-        if stamp == self._stamp:
-            return False
-        try:
-            new = self._read(self._path)
-        except InvalidInput as error:
-            # a read error may be gone in a moment while the stamp stays the same: retry
-            self._stamp = _UNREAD if isinstance(error.__cause__, OSError) else stamp
-            if error.message != self.problem:
-                LOG.error("the %s before it stays in force: %s", self._noun, error.message)
-            self.problem = error.message
-            return False
-        self._stamp = stamp
-        self.problem = ""
-        changed = bool(new != self.value)
-        self.value = new
+        with self._lock:
+            stamp = _stamp(self._path)
+            if stamp == self._stamp:
+                if self.problem:
+                    raise InvalidInput(self.problem)
+                return False
+            try:
+                new = self._read(self._path)
+            except InvalidInput as error:
+                # a read error may be gone in a moment while the stamp stays the same: retry
+                self._stamp = _UNREAD if isinstance(error.__cause__, OSError) else stamp
+                self.problem = error.message
+                raise
+            changed = bool(new != self.value)
+            self._stamp, self.value, self.problem = stamp, new, ""
         LOG.info("%s read again: %s", self._path, "it is in force" if changed else "the same")
         return changed
 
     def _read(self, path: str) -> T:
         try:
             with open(path, "rb") as file:
-                data = file.read(MAX_BYTES + 1)  # one byte above the limit
+                data = file.read(self._limits.bytes + 1)  # one byte above the limit
         except OSError as error:
-            raise InvalidInput(f"{self._noun} file {path}: {error.strerror}") from error
+            text = f"{self._noun} file {path} cannot be read: {error.strerror}"
+            raise InvalidInput(text) from error
         return self._parse(data, path)
 
 

@@ -2,93 +2,179 @@
 """Threads that loop, wake and stop, and calls that may hang, each with a deadline."""
 
 import logging
-import queue
 import threading
 from collections.abc import Callable
-from typing import TypeVar, cast
+from concurrent.futures import Future, wait
+from typing import TypeVar
 
 from holdfast.model.errors import HoldfastError
 from holdfast.runtime.clock import Clock
 
-# Looping threads: `Worker` waits to be woken, `PeriodicTask` runs at an interval.
+# Looping threads: `Worker` repeats a turn, `PeriodicTask` runs at an interval.
 #
-#     PeriodicTask("heartbeats", 10.0, look, clock).start()
-#
-# A failing pass is logged once, until a pass succeeds again.
+#     PeriodicTask("heartbeats", 10.0, poll, clock).start()
 
 
 LOG = logging.getLogger(__name__)
+#: Seconds that a worker without a next time waits for `wake`.
+_IDLE_S = 3600.0
 
 
 class Worker:
-    """A thread with a loop that `wake` starts at once; subclasses implement `_forever`."""
+    """A thread that repeats `turn` until `stop`.
 
-    def __init__(self, name: str, clock: Clock) -> None:
-        self._clock = clock
-        self._bell = threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._forever, name=name, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._bell.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=15)
-
-    def wake(self) -> None:
-        """Run the next pass of the loop at once."""
-        self._bell.set()
-
-    def _forever(self) -> None:
-        raise NotImplementedError
-
-
-class PeriodicTask(Worker):
-    """Calls `look` every `every_s` seconds and at each wake; the first call is after `every_s`.
-
-    If `every_s` is a function, the task calls it before each wait, so that the interval can change.
+    `turn` returns the seconds until the next turn, or None to wait for `wake`. After a turn that
+    raised, the next one comes after `retry_s`; this pause doubles up to `longest_retry_s` while
+    turns fail. The worker logs an expected error once until a turn succeeds, and any other error
+    with its traceback. With `failed` the worker calls `failed` for every error, which then logs the
+    expected ones. Whoever has `bell` can wake the worker too.
     """
 
     def __init__(
         self,
         name: str,
-        every_s: float | Callable[[], float],
-        look: Callable[[], None],
         clock: Clock,
+        turn: Callable[[], float | None] | None = None,
+        *,
+        retry_s: float = 1.0,
+        longest_retry_s: float = 0.0,
+        expected: tuple[type[Exception], ...] = (HoldfastError,),
+        failed: Callable[[Exception], None] | None = None,
+        stop_s: float | None = 15.0,
+        bell: threading.Event | None = None,
     ) -> None:
-        super().__init__(name, clock)
         self._name = name
-        self._every_s = every_s
-        self._look = look
-        self._complained = False
+        self._clock = clock
+        self._repeated = turn
+        self._retry_s = retry_s
+        self._longest_retry_s = max(retry_s, longest_retry_s)
+        self._expected = expected
+        self._failed = failed
+        self._stop_s = stop_s
+        self._failures = 0
+        self._bell = bell or threading.Event()
+        self._stop = threading.Event()
+        self._turned = clock.monotonic()
+        self._thread = threading.Thread(target=self._forever, name=name, daemon=True)
+
+    @property
+    def stopping(self) -> threading.Event:
+        """The event that `stop` sets; a long turn watches it."""
+        return self._stop
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def age_s(self) -> float:
+        """Return the seconds since the last turn ended."""
+        return self._clock.monotonic() - self._turned
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop; wait at most `stop_s` for the turn under way, None: until it ends."""
+        self._stop.set()
+        self._bell.set()
+        if self._thread.is_alive():
+            self._thread.join(self._stop_s)
+
+    def wake(self) -> None:
+        """Start the next turn at once."""
+        self._bell.set()
 
     def _forever(self) -> None:
+        pause_s = self._delay()
         while not self._stop.is_set():
-            every_s = self._every_s() if callable(self._every_s) else self._every_s
-            self._clock.wait(self._bell, every_s)
+            if pause_s > 0:
+                self._clock.wait(self._bell, pause_s)
             self._bell.clear()
             if not self._stop.is_set():
-                self._round()
+                pause_s = self._try_turn()
+                self._turned = self._clock.monotonic()
 
-    def _round(self) -> None:
+    def _try_turn(self) -> float:
+        """Run a turn; return the seconds until the next one."""
         try:
-            self._look()
-        except HoldfastError as error:
-            if not self._complained:
-                LOG.error("%s: %s; it is tried again", self._name, error.message)
-            self._complained = True
-        except Exception:  # the top of the thread: the loop must go on
-            LOG.exception("%s: unforeseen", self._name)
-        else:
-            if self._complained:
-                LOG.info("%s: all is well again", self._name)
-            self._complained = False
+            pause_s = self._turn()
+        except Exception as error:  # the top of the thread: the loop must go on
+            self._failures += 1
+            self._complain(error)
+            return self._retry()
+        if self._failures and self._failed is None:
+            LOG.info("%s: all is well again", self._name)
+        self._failures = 0
+        return _IDLE_S if pause_s is None else pause_s
+
+    def _complain(self, error: Exception) -> None:
+        if not isinstance(error, self._expected):
+            LOG.error("%s: unforeseen", self._name, exc_info=error)
+        elif self._failed is None and self._failures == 1:
+            text = error.message if isinstance(error, HoldfastError) else str(error)
+            LOG.error("%s: %s; it is tried again", self._name, text)
+        if self._failed is not None:
+            self._failed(error)
+
+    def _turn(self) -> float | None:
+        if self._repeated is None:
+            raise NotImplementedError
+        return self._repeated()
+
+    def _delay(self) -> float:
+        """Return the seconds until the first turn."""
+        return 0.0
+
+    def _retry(self) -> float:
+        """Return the seconds until the next turn after a failed one."""
+        return min(self._retry_s * 2.0 ** min(self._failures - 1, 16), self._longest_retry_s)
+
+
+class PeriodicTask(Worker):
+    """Calls `look` every `interval_s` seconds and at each wake, the first time after a wait.
+
+    `interval_s` may be a function: the task calls it before each wait, so the interval can change.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        interval_s: float | Callable[[], float],
+        look: Callable[[], None],
+        clock: Clock,
+        *,
+        expected: tuple[type[Exception], ...] = (HoldfastError,),
+    ) -> None:
+        super().__init__(name, clock, expected=expected)
+        self._every_s = interval_s
+        self._look = look
+
+    def _turn(self) -> float:
+        self._look()
+        return self._delay()
+
+    def _delay(self) -> float:
+        return self._every_s() if callable(self._every_s) else self._every_s
+
+    def _retry(self) -> float:
+        return self._delay()
 
 
 T = TypeVar("T")
+
+
+def start_call(name: str, call: Callable[[], T]) -> Future[T]:
+    """Run the call on a daemon thread; the future has the result or the error."""
+    made: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(call())
+        except BaseException as error:  # the top of the thread: the future carries the error
+            made.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return made
 
 
 class BoundedCall:
@@ -108,22 +194,15 @@ class BoundedCall:
         """Run a call with a deadline; on timeout call `abort` and raise TimeoutError."""
         if not self._slots.acquire(blocking=False):
             raise TimeoutError("too many calls hang")
-        ended: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
 
-        def work() -> None:
+        def work() -> T:
             try:
-                ended.put((call(), None))
-            except Exception as error:  # raised again below, on the caller's thread
-                ended.put((None, error))
+                return call()
             finally:
                 self._slots.release()
 
-        threading.Thread(target=work, name=self._name, daemon=True).start()
-        try:
-            answer, error = ended.get(timeout=seconds)
-        except queue.Empty:
+        made = start_call(self._name, work)
+        if not wait([made], seconds).done:
             abort()
-            raise TimeoutError(f"no answer within {seconds:g} s") from None
-        if error is not None:
-            raise error
-        return cast(T, answer)
+            raise TimeoutError(f"no answer within {seconds:g} s")
+        return made.result()

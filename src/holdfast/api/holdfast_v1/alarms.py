@@ -30,7 +30,7 @@ QUERY: dict[str, Any] = {
     },
     "limit": LIMIT,
 }
-SILENCE: dict[str, Any] = {
+MUTE: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "required": ["duration_s"],
@@ -39,7 +39,7 @@ SILENCE: dict[str, Any] = {
             "type": "integer",
             "minimum": 0,
             "maximum": int(LONGEST.total_seconds()),
-            "description": "For so long nothing is told of it; 0 ends a silence, and what it"
+            "description": "For so long nothing is told of it; 0 ends a mute, and what it"
             " kept back of an alarm that stands is told and done.",
         }
     },
@@ -96,7 +96,7 @@ def acknowledge(request: Request) -> Response:
     return Response({"alarm": _whole(row)})
 
 
-def silence(request: Request) -> Response:
+def mute(request: Request) -> Response:
     alarm_id, lasts = _mine(request)["id"], timedelta(seconds=request.body["duration_s"])
     row = request.services.store.alarms.silence(alarm_id, request.caller.user_id, lasts)
     return Response({"alarm": _whole(row)})

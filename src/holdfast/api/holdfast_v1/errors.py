@@ -6,7 +6,7 @@ from typing import Any
 from holdfast.api.request import Request, Response
 from holdfast.model.errors import NotFound, by_code
 
-_FIELDS = ("code", "status", "title", "meaning")
+_FIELDS = ("code", "status", "title", "meaning", "advice")
 VIEW: dict[str, Any] = {
     "type": "object",
     "required": list(_FIELDS),
@@ -18,6 +18,11 @@ def show(request: Request) -> Response:
     cls = by_code().get(request.path["code"])
     if cls is None:
         raise NotFound(f"no error code {request.path['code']}")
-    meaning = (cls.__doc__ or cls.title).strip()
-    body = {"code": cls.code, "status": cls.status, "title": cls.title, "meaning": meaning}
+    body = {
+        "code": cls.code,
+        "status": cls.status,
+        "title": cls.title,
+        "meaning": (cls.__doc__ or cls.title).strip(),
+        "advice": cls.advice,
+    }
     return Response({"error": body})

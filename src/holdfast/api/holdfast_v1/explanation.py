@@ -7,6 +7,7 @@ Pure functions from values to sentences. API and CLI show the same text.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Any
 
 from holdfast.db.incident_queries import Case
@@ -14,7 +15,9 @@ from holdfast.model import incident as history
 from holdfast.model import incident as model
 from holdfast.model import votes
 from holdfast.model.observation import Observed
+from holdfast.model.operation import SKIPPED
 from holdfast.ports.recovery import FAILED, IGNORED, ONGOING, PENDING, SUCCEEDED, ServerMove
+from holdfast.recovery.timeline import AlarmEvidence, StatusChanged
 
 _TEXT = {"type": "string"}
 _PART = {"heading": _TEXT, "sentences": {"type": "array", "items": _TEXT}}
@@ -30,8 +33,6 @@ _SHOWN: dict[str, Any] = {
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 #: libvirt events after which a guest does not run.
 _DEATHS = ("STOPPED", "LIFECYCLE", "EXPECTATION")
-#: Sentences of steps that had nothing to do.
-_IDLE = ("over", "not needed")
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ def _seen(case: Case) -> Iterator[str]:
         yield f"{_time(died, incident)}: {_server(incident)} {verb} on {incident.host}."
     yield f"{opened}: the incident was opened, about {_what(case)}{where}."
     if incident.kind == model.ALARM:
-        told = [row for row in case.timeline if row["sentence"].startswith("evidence: ")]
-        yield from (f"{_time(row['at'], incident)}: {_end(row['sentence'])}" for row in told)
+        told = [one for one in case.timeline if isinstance(one.data, AlarmEvidence)]
+        yield from (f"{_time(one.at, incident)}: {_end(one.sentence)}" for one in told)
     yield from fence_lines(incident.details, incident)
     yield from _proof(incident.details, incident)
     if (on := _moment(incident.details, "powered_on_at")) is not None:
@@ -185,7 +186,7 @@ def _attempt(one: Mapping[str, Any], incident: model.Incident) -> Iterator[str]:
     yield from fence_lines(one, incident)
     yield from _proof(one, incident)
     for step in one["steps"]:
-        if step["at"] and step["sentence"] not in _IDLE:
+        if step["at"] and step["status"] != SKIPPED:
             at = _time(_parse(step["at"]), incident)
             yield f"{at}: {step['name']}: {_end(step['sentence'])}"
     if aborted := one.get("aborted"):
@@ -246,18 +247,15 @@ def _decided(case: Case) -> Iterator[str]:
 
 def _waits(case: Case) -> Iterator[str]:
     """Yield a sentence per hold of the incident, with reason and duration, and per retry."""
-    said = [(row["at"], row["sentence"]) for row in case.timeline]
-    for place, (at, sentence) in enumerate(said):
-        if sentence.startswith(f"{model.OPEN}: "):
-            yield f"{_time(at, case.incident)}: {_end(sentence.removeprefix(f'{model.OPEN}: '))}"
-        if not sentence.startswith(f"{model.HELD}: "):
+    for event, following in zip_longest(case.timeline, case.timeline[1:]):
+        if not isinstance(event.data, StatusChanged):
             continue
-        why = _end(sentence.removeprefix(f"{model.HELD}: "))
-        if place + 1 < len(said):
-            lasted = span(said[place + 1][0] - at)
-            yield f"{_time(at, case.incident)}: held for {lasted}: {why}"
-        else:
-            yield f"{_time(at, case.incident)}: held: {why}"
+        at, why = _time(event.at, case.incident), _end(event.data.reason)
+        if event.data.status == model.OPEN:
+            yield f"{at}: {why}"
+        elif event.data.status == model.HELD:
+            lasted = f" for {span(following.at - event.at)}" if following else ""
+            yield f"{at}: held{lasted}: {why}"
 
 
 # What was done
@@ -268,9 +266,9 @@ def _done(case: Case) -> Iterator[str]:
     before = case.work["due_at"] if case.work else incident.opened_at
     for row in case.done:
         at = row["finished_at"] or before
-        took, said = span(at - before), row["sentence"]
-        if said not in _IDLE:
-            yield f"{_time(at, incident)}: {row['name']} ({took}): {_end(said)}"
+        if row["status"] != SKIPPED:
+            took = span(at - before)
+            yield f"{_time(at, incident)}: {row['name']} ({took}): {_end(row['sentence'])}"
         before = at
     if incident.is_open and case.work is not None and case.work["sentence"]:
         yield f"Now: {_end(case.work['sentence'])}"

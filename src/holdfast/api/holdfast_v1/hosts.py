@@ -50,7 +50,7 @@ HEALTH_VIEW = shape(
 )
 _SEEN_BY = {"type": "array", "items": shape({"observer": _TEXT, "state": STATE, "at": _WHEN})}
 _NETWORK = shape({"state": STATE, "since": _WHEN, "seen_by": _SEEN_BY})
-_STANDING = shape({name: _SHOWN[name] for name in ("state", "since", "why", "segment")})
+_STATUS = shape({name: _SHOWN[name] for name in ("state", "since", "why", "segment")})
 WHOLE_HEALTH = shape(
     {
         "host": _TEXT,
@@ -61,7 +61,7 @@ WHOLE_HEALTH = shape(
         "votes": shape(
             {FOR: _NAMES, AGAINST: _NAMES, ABSTAIN: _NAMES, "needed": {"type": "integer"}}
         ),
-        "standing": {**_STANDING, "type": ["object", "null"]},
+        "status": {**_STATUS, "type": ["object", "null"]},
         "incident_id": {"type": ["string", "null"], "description": "The one that is open."},
     }
 )
@@ -73,16 +73,16 @@ def index(request: Request) -> Response:
 
 
 def view(seen: Seen) -> dict[str, Any]:
-    standing = seen.standing
+    status = seen.standing
     return {
         "id": seen.id,
         "uuid": seen.uuid,
         "name": seen.name,
         "zone": seen.zone,
         "rack": seen.rack,
-        "state": standing.state,
-        "since": plain(standing.since),
-        "why": standing.why,
+        "state": status.state,
+        "since": plain(status.since),
+        "why": status.why,
         "enrolled": seen.enrolled,
         "reservable": seen.reservable,
         "segment": seen.segment,
@@ -141,7 +141,7 @@ def show_health(request: Request) -> Response:
     said = {name: count.observers(name) for name in (FOR, AGAINST, ABSTAIN)}
     states = votes.combined(ballot.fresh, ballot.host, strategy.networks)
     answer = strategy.answer(states, votes.blind(ballot.fresh, strategy.networks))
-    standing = store.standings.of(ballot.host)
+    seen = store.standings.of(ballot.host)
     incident = store.incidents.open_about(f"host:{ballot.host}")
     shown = {
         "host": ballot.host,
@@ -150,7 +150,7 @@ def show_health(request: Request) -> Response:
         "for_s": answer.for_s,
         "sentence": answer.sentence,
         "votes": {**said, "needed": count.needed},
-        "standing": None if standing is None else _standing(standing),
+        "status": None if seen is None else _status(seen),
         "incident_id": None if incident is None else incident.id,
     }
     return Response({"health": shown})
@@ -185,6 +185,6 @@ def _networks(ballot: Ballot, strategy: Matrix, states: dict[str, str]) -> dict[
     }
 
 
-def _standing(seen: Seen) -> dict[str, Any]:
+def _status(seen: Seen) -> dict[str, Any]:
     whole = view(seen)
     return {name: whole[name] for name in ("state", "since", "why", "segment")}

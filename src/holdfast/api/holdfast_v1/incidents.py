@@ -16,10 +16,11 @@ from holdfast.db.incident_queries import Case, Listed, Wanted
 from holdfast.model import votes
 from holdfast.model.errors import Conflict, InvalidInput
 from holdfast.model.incident import HOST, KINDS, STEPS, votes_of
-from holdfast.model.operation import OPEN
+from holdfast.model.operation import DONE, OPEN, SKIPPED
 from holdfast.model.state_machines import INCIDENT
 from holdfast.ports.fence import ON
 from holdfast.ports.recovery import FAILED, IGNORED, ONGOING, PENDING, SUCCEEDED, ServerMove
+from holdfast.recovery import timeline
 
 LONGEST_REASON = 1000
 KIND = {"type": "string", "enum": sorted(KINDS)}
@@ -107,7 +108,7 @@ VIEW = _object(_LISTED)
 _VERDICT = {"guard": _TEXT, "passed": {"type": "boolean"}, "sentence": _TEXT, "at": _DATE}
 _STEP = {
     "name": _TEXT,
-    "status": {"type": "string", "enum": ["done", "under way", "to come"]},
+    "status": {"type": "string", "enum": [DONE, SKIPPED, "under way", "to come"]},
     "finished_at": _WHEN,
     "sentence": _TEXT,
 }
@@ -139,7 +140,13 @@ _REPORT = {
     "generated_at": _DATE,
     "received_at": _DATE,
 }
-_LINE = {"at": _DATE, "actor": _TEXT, "sentence": _TEXT}
+_EVENT = {
+    "at": _DATE,
+    "actor": _TEXT,
+    "kind": {"type": "string", "enum": list(timeline.KINDS)},
+    "data": {"type": "object", "description": "The fields of the event, by its kind."},
+    "sentence": _TEXT,
+}
 CASE = _object(
     {
         **_LISTED,
@@ -150,7 +157,7 @@ CASE = _object(
         "steps": _list(_STEP),
         "servers": _list(_MOVE),
         "reports": _list(_REPORT),
-        "timeline": _list(_LINE),
+        "timeline": _list(_EVENT),
         "details": {"type": "object"},
     }
 )
@@ -274,7 +281,7 @@ def view(case: Case) -> dict[str, Any]:
         "steps": _steps(case),
         "servers": [_server(one) for one in case.servers],
         "reports": [_report(row) for row in case.reports],
-        "timeline": [_picked(_LINE, row) for row in case.timeline],
+        "timeline": [_event(one) for one in case.timeline],
         "details": dict(case.incident.details),
     }
 
@@ -288,7 +295,7 @@ def _steps(case: Case) -> list[dict[str, Any]]:
 
     A site may replace a built-in step by a step of its own.
     """
-    found = [_picked(_STEP, {**row, "status": "done"}) for row in case.done]
+    found = [_picked(_STEP, row) for row in case.done]
     if not case.incident.is_open or case.work is None:
         return found
     ours = list(STEPS[case.incident.kind])
@@ -305,6 +312,16 @@ def _steps(case: Case) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _event(event: timeline.Event) -> dict[str, Any]:
+    return {
+        "at": plain(event.at),
+        "actor": event.actor,
+        "kind": event.data.kind,
+        "data": timeline.fields(event.data),
+        "sentence": event.sentence,
+    }
 
 
 def _server(move: ServerMove) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def cut_host(request: Request) -> Response:
     return _said(f"host {name} is cut off on the network {network}")
 
 
-def repair_host(request: Request) -> Response:
+def reconnect_host(request: Request) -> Response:
     name, network = request.path["name"], _network(request)
     if network is None:
         _sim(request).repair_host(name)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/pauses, /approvals and /silences: operator switches of recovery.
+"""/holdfast/v1/pauses, /approvals and /maintenance-windows: operator switches of recovery.
 
 Pauses, approvals and maintenance windows are rows in the database: the API needs no manager. The
 guards read the rows each time they run, and they run before every move of a server. Recovery leaves
-failures alone that happen in a maintenance window (`silences`), and notes them.
+failures alone that happen in a maintenance window, and notes them.
 """
 
 import uuid
@@ -125,7 +125,7 @@ def pause_view(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
     return {name: plain(known[name]) for name in _PAUSE_SHOWN}
 
 
-# /holdfast/v1/silences: maintenance windows.
+# /holdfast/v1/maintenance-windows.
 
 
 LONGEST = timedelta(days=30)
@@ -160,7 +160,7 @@ CREATE: dict[str, Any] = {
         },
     },
 }
-_SILENCE_SHOWN: dict[str, Any] = {
+_WINDOW_SHOWN: dict[str, Any] = {
     "id": _TEXT,
     "matcher": {"type": "object", "properties": {name: _TEXT for name in MATCHERS}},
     "segment": {"type": ["string", "null"], "description": "The name of the matcher's segment."},
@@ -170,23 +170,23 @@ _SILENCE_SHOWN: dict[str, Any] = {
     "starts_at": _WINDOW_WHEN,
     "expires_at": _WINDOW_WHEN,
 }
-SILENCE_VIEW = {
+WINDOW_VIEW = {
     "type": "object",
-    "required": list(_SILENCE_SHOWN),
-    "properties": _SILENCE_SHOWN,
+    "required": list(_WINDOW_SHOWN),
+    "properties": _WINDOW_SHOWN,
 }
 
 
-def list_silences(request: Request) -> Response:
+def list_windows(request: Request) -> Response:
     """List current and future maintenance windows."""
     store = request.services.store
     names = store.cases.segment_names()
     return Response(
-        {"silences": [silence_view(row, names) for row in store.switches.all_silences()]}
+        {"maintenance_windows": [window_view(row, names) for row in store.switches.all_silences()]}
     )
 
 
-def create_silence(request: Request) -> Response:
+def create_window(request: Request) -> Response:
     store = request.services.store
     why, matcher = reason(request), _matcher(request)
     starts, expires = _window(request.body, store.database.now())
@@ -198,17 +198,19 @@ def create_silence(request: Request) -> Response:
         "expires_at": expires,
     }
     row = store.switches.silence(values)
-    return Response({"silence": silence_view(row, store.cases.segment_names())}, status=201)
+    return Response(
+        {"maintenance_window": window_view(row, store.cases.segment_names())}, status=201
+    )
 
 
-def delete_silence(request: Request) -> Response:
-    request.services.store.switches.unsilence(request.path["silence_id"])
+def delete_window(request: Request) -> Response:
+    request.services.store.switches.unsilence(request.path["window_id"])
     return Response(status=204)
 
 
-def silence_view(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def window_view(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     known = {**row, "segment": names.get(row["matcher"].get("segment", ""))}
-    return {name: plain(known[name]) for name in _SILENCE_SHOWN}
+    return {name: plain(known[name]) for name in _WINDOW_SHOWN}
 
 
 def _matcher(request: Request) -> dict[str, str]:
@@ -252,5 +254,5 @@ def _window(body: Mapping[str, Any], now: datetime) -> tuple[datetime, datetime]
     if expires <= now:
         raise InvalidInput("expires_at: that is over already")
     if expires - starts > LONGEST:
-        raise InvalidInput(f"expires_at: a silence lasts {LONGEST.days} days at most")
+        raise InvalidInput(f"expires_at: a maintenance window lasts {LONGEST.days} days at most")
     return starts, expires

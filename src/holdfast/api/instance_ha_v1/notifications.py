@@ -45,7 +45,11 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     },
 }
 _KIND = {work: kind for kind, work in WORK.items()}
-_STATES = {operation.DONE: "SUCCESS", operation.ERROR: "FAILURE"}
+_STATES = {
+    operation.DONE: "SUCCESS",
+    operation.SKIPPED: "SUCCESS",
+    operation.ERROR: "FAILURE",
+}
 
 
 def details(progress: Progress | None, *, ended_well: bool = False) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forms whose command follows their fields; console/switches.py makes the first command.
 //
-//   <form data-does="holdfast incident pause" data-shown="pause-command">
+//   <form data-does="holdfast recovery pause" data-shown="pause-command">
 //   <select data-option="--for"><option value="3600" data-word="1h">       <input data-option="--reason" data-else="TEXT">
 //   An empty field is left out, or its data-else is the value; a data-any field has a data-else only if all data-any fields are empty.
 "use strict";

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device file: parses which device cuts which host's power.
+"""The devices file: parses which device cuts which host's power.
 
     defaults:                 # for all devices that know the setting and do not override it
       user: holdfast
@@ -17,26 +17,26 @@
 Texts are used as written: `user: no` is the user "no", `action: off` is off.
 """
 
+import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
 from holdfast.drivers.fence.agent import STAND_IN, needs_stand_in, stand_in
 from holdfast.drivers.fence.device import HOST, PORT, SHORT, Device, pattern
-from holdfast.model.errors import DriverError, NotFound
+from holdfast.model.errors import DriverError, InvalidDocument, NotFound
+from holdfast.runtime import documents
+from holdfast.runtime.documents import INVENTORY, Map, Node, Reading, Scalar, either, plain
 
 # Validation: a function per setting, and the rules between settings. Each function returns the
 # value as a `Device` stores it, or raises ValueError with a sentence.
 
 
-_TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 #: Agent options that Holdfast sets itself, or that would write down secrets.
 _OURS = {
     *("action", "method", "ip", "ipaddr", "login", "username", "nodename", "verbose"),
@@ -128,10 +128,10 @@ def path(value: Any) -> str:
 
 
 def truth(value: Any) -> bool:
-    word = text(value).lower()
-    if word not in _TRUE | _FALSE:
+    found = documents.truth(text(value))
+    if found is None:
         raise ValueError("must be true or false")
-    return word in _TRUE
+    return found
 
 
 def truth_or_path(value: Any) -> bool | str:
@@ -216,25 +216,16 @@ _KNOWS: Mapping[str, tuple[set[str], set[str]]] = {
 _ALL = {one.name for one in fields(Device)} - {"hosts", "line", "accepted"}
 
 
-class Wrong(Exception):
-    """An error in the device file, with the line number."""
+class BadDevices(InvalidDocument):
+    """A devices file is invalid; `problems` lists every problem with its line."""
 
-    def __init__(self, line: int, why: str) -> None:
-        super().__init__(why)
-        self.line = line
-
-
-@dataclass(frozen=True)
-class Said:
-    """A setting as written: line and value."""
-
-    line: int
-    value: Any  # text, truth, or a mapping of texts
+    code = "holdfast.fences.invalid"
+    title = "The devices file cannot be used"
 
 
 @dataclass(frozen=True)
 class DeviceFile:
-    """The devices of the device file."""
+    """The devices of the devices file."""
 
     devices: Sequence[Device] = ()
 
@@ -262,80 +253,6 @@ class DeviceFile:
         return [one.hosts for one in self.devices if not one.many]
 
 
-def read(name: str, text: str, settings: Settings) -> DeviceFile:
-    """Parse the device file; DriverError names the line and the correction."""
-    try:
-        return _book(text, settings)
-    except Wrong as wrong:
-        raise DriverError(PORT, f"{name}:{wrong.line}: {wrong}", retryable=False) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else 1
-        why = getattr(error, "problem", None) or "it is no YAML"
-        raise DriverError(PORT, f"{name}:{line}: {why}", retryable=False) from None
-
-
-def _book(text: str, settings: Settings) -> DeviceFile:
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    if root is None:
-        return DeviceFile()
-    parts = dict(_pairs(root, "the file"))
-    for part, node in parts.items():
-        if part not in ("defaults", "hosts"):
-            raise Wrong(_line(node), f"{part}: the file has `defaults` and `hosts`, nothing else")
-    defaults = _settings(parts["defaults"]) if "defaults" in parts else {}
-    devices = []
-    for key, node in _pairs(parts["hosts"], "hosts") if "hosts" in parts else ():
-        try:
-            hosts = pattern(key)
-        except ValueError as error:
-            raise Wrong(_line(node), str(error)) from None
-        devices.append(_device(hosts, node, defaults, settings))
-    _apart(devices)
-    return DeviceFile(tuple(devices))
-
-
-def _device(
-    hosts: str, node: yaml.Node, defaults: Mapping[str, Said], settings: Settings
-) -> Device:
-    own, line = _settings(node), _line(node)
-    driver = own.get("driver") or defaults.get("driver")
-    if driver is None:
-        raise Wrong(line, f"{hosts}: say which driver: {', '.join(sorted(settings.drivers))}")
-    if driver.value not in settings.drivers:
-        there = ", ".join(sorted(settings.drivers))
-        raise Wrong(driver.line, f"{hosts}: no driver {driver.value!r}; there are {there}")
-    must, may = _KNOWS.get(driver.value, (set(), _ALL))
-    said = {key: value for key, value in defaults.items() if key in must | may} | own
-    for key in said.keys() - must - may:
-        raise Wrong(said[key].line, f"{hosts}: {key} is no setting of driver {driver.value}")
-    for key in sorted(must - said.keys()):
-        raise Wrong(line, f"{hosts}: {key} is missing, driver {driver.value} needs it")
-    values = {_FIELD.get(key, key): _checked(hosts, key, said[key]) for key in said}
-    values.setdefault("timeout_s", settings.longest_s)
-    device = Device(hosts=hosts, line=line, **values)
-    try:
-        read_device(device, settings)
-    except ValueError as error:
-        raise Wrong(line, f"{hosts}: {error}") from None
-    return device
-
-
-def _apart(devices: Sequence[Device]) -> None:
-    """Refuse two hosts on the same outlet: a typing error that would cut the wrong host's power."""
-    seen: dict[tuple[object, ...], Device] = {}
-    for device in devices:
-        if device.many or device.driver in ("none", "sim"):
-            continue
-        first = seen.setdefault(device.of(device.hosts).switches(), device)
-        if first is not device:
-            raise Wrong(
-                device.line,
-                f"{device.hosts} has the same device as {first.hosts} in line {first.line}: to cut"
-                " the one's power would cut the other's; correct one of them",
-            )
-
-
 _FIELD = {"i_accept_that_servers_may_run_twice": "accepted"}
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "timeout_s": seconds,
@@ -351,40 +268,86 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def _checked(hosts: str, key: str, said: Said) -> Any:
-    try:
-        look: Callable[[Any], Any] = _CHECKS.get(key, text)
-        return look(said.value)
-    except ValueError as error:
-        raise Wrong(said.line, f"{hosts}: {key}: {error}") from None
+def parse(data: str | bytes, source: str, settings: Settings) -> DeviceFile:
+    """Parse a devices file; raise BadDevices with all problems."""
+    reading = _Reading(settings)
+    because = functools.partial(BadDevices.because, source)
+    return reading.whole(data, reading.devices, because, quick=True, limits=INVENTORY)
 
 
-def _settings(node: yaml.Node) -> dict[str, Said]:
-    return {key: Said(_line(value), _value(value)) for key, value in _pairs(node, "a device")}
+#: Settings as written, each with the line of its key.
+Written = dict[str, tuple[int, Node]]
 
 
-def _pairs(node: yaml.Node, what: str) -> Iterator[tuple[str, yaml.Node]]:
-    """Yield keys and values of a mapping; each key must be unique."""
-    if not isinstance(node, yaml.MappingNode):
-        raise Wrong(_line(node), f"{what} must be a list of `name: value`")
-    seen: set[str] = set()
-    for key, value in node.value:
-        if not isinstance(key, yaml.ScalarNode):
-            raise Wrong(_line(key), f"{what}: a name must be a text")
-        if key.value in seen:
-            raise Wrong(_line(key), f"{key.value} is there twice")
-        seen.add(key.value)
-        value.start_mark = key.start_mark  # error messages point to the key
-        yield key.value, value
+class _Reading(Reading):
+    """Reader of a devices file."""
 
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
 
-def _value(node: yaml.Node) -> Any:
-    if isinstance(node, yaml.MappingNode):
-        return {key: _value(value) for key, value in _pairs(node, "a setting")}
-    if not isinstance(node, yaml.ScalarNode):
-        raise Wrong(_line(node), "a list is not possible here")
-    return str(node.value)
+    def devices(self, tree: Node | None) -> DeviceFile | None:
+        root = self.root(tree, "", "a devices file begins with `defaults:` or `hosts:`")
+        parts = self.fields(root, ("defaults", "hosts")) if root else {}
+        defaults = self._written(parts["defaults"]) if "defaults" in parts else {}
+        hosts = self.pairs(parts["hosts"], "{cmp-1: …}", "host") if "hosts" in parts else ()
+        found = [self._device(key, node, defaults) for key, node in hosts]
+        devices = tuple(device for device in found if device is not None)
+        self._check_outlets(devices)
+        return DeviceFile(devices)
 
+    def _written(self, node: Node) -> Written:
+        pairs = self.pairs(node, "{driver: …}", "setting")
+        return {key.text: (key.line, value) for key, value in pairs}
 
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
+    def _device(self, key: Scalar, node: Node, defaults: Written) -> Device | None:
+        before, own = len(self.problems), self._written(node)
+        hosts = self.attempt(key.line, "", pattern, key.text) or key.text
+        said = self._known(hosts, key.line, own, defaults)
+        values = {_FIELD.get(name, name): self._setting(hosts, name, said[name]) for name in said}
+        if len(self.problems) > before:
+            return None
+        values.setdefault("timeout_s", self._settings.longest_s)
+        device = Device(hosts=hosts, line=key.line, **values)
+        check = functools.partial(read_device, settings=self._settings)
+        self.attempt(key.line, f"{hosts}: ", check, device)
+        return device
+
+    def _known(self, hosts: str, line: int, own: Written, defaults: Written) -> Written:
+        """Return the settings of a device and its defaults, if its driver knows all of them."""
+        drivers = sorted(self._settings.drivers)
+        _, node = own.get("driver") or defaults.get("driver") or (0, None)
+        if node is None:
+            self.say(line, f"{hosts}: `driver` is missing: write {either(drivers)}")
+        driver = self.choice(node, drivers, "driver")
+        if not driver:
+            return {}
+        must, may = _KNOWS.get(driver, (set(), _ALL))
+        said = {name: one for name, one in defaults.items() if name in must | may} | own
+        for name in said.keys() - must - may:
+            self.say(said[name][0], f"{hosts}: {name} is no setting of driver {driver}")
+        for name in sorted(must - said.keys()):
+            self.say(line, f"{hosts}: {name} is missing, driver {driver} needs it")
+        return {name: one for name, one in said.items() if name in must | may}
+
+    def _setting(self, hosts: str, name: str, written: tuple[int, Node]) -> Any:
+        line, node = written
+        check: Callable[[Any], Any] = _CHECKS.get(name, text)
+        if isinstance(node, Map):
+            value = {key.text: plain(one) for key, one in self.pairs(node, "", "option")}
+            return self.attempt(line, f"{hosts}: {name}: ", check, value)
+        return self.attempt(line, f"{hosts}: {name}: ", check, plain(node))
+
+    def _check_outlets(self, devices: Sequence[Device]) -> None:
+        """Refuse two hosts on the same outlet: the typing error would fence the wrong host."""
+        seen: dict[tuple[object, ...], Device] = {}
+        for device in devices:
+            if device.many or device.driver in ("none", "sim"):
+                continue
+            first = seen.setdefault(device.of(device.hosts).switches(), device)
+            if first is not device:
+                self.say(
+                    device.line,
+                    f"{device.hosts} has the same device as {first.hosts} in line {first.line}: to"
+                    " cut the one's power would cut the other's; correct one of them",
+                )

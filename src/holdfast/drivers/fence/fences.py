@@ -1,26 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Fence port: finds the device of a host, and reloads the device file when it changes."""
+"""The Fence port: finds the device of a host, and reloads the devices file when it changes."""
 
+import functools
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from holdfast.drivers.fence import devices_file
-from holdfast.drivers.fence.device import PORT, Device, host_name, read_by_others
+from holdfast.drivers.fence.device import Device, host_name, read_by_others
 from holdfast.drivers.fence.devices_file import DeviceFile, Settings
-from holdfast.model.errors import DriverError, HoldfastError
+from holdfast.model.errors import HoldfastError
 from holdfast.ports.fence import OFF, UNKNOWN, Driver
+from holdfast.runtime.documents import INVENTORY, Followed
 
 LOG = logging.getLogger(__name__)
 
 Connect = Callable[[Device], Driver]
-_Stamp = tuple[int, int, int]
 
 
 class Fences:
-    """All fences of the device file behind the Fence port."""
+    """All fences of the devices file behind the Fence port."""
 
     def __init__(
         self,
@@ -31,22 +30,22 @@ class Fences:
         call_timeout_s: float,
         given: Sequence[Device] = (),
     ) -> None:
-        """Read the device file.
+        """Read the devices file.
 
-        `given` are the devices if there is none. Raises DriverError if the file is invalid.
+        `given` are the devices if there is none. Raises InvalidInput if the file is invalid.
         """
         self.call_timeout_s = call_timeout_s
-        self._path = path
-        self._settings = settings
         self._connect = connect
         self._lock = threading.Lock()
         self._made: dict[str, Driver] = {}
-        self._stamp: _Stamp | None = None
-        self._book = DeviceFile(tuple(given))
-        if path:
-            self._stamp = _stamp(path)
-            self._book = self._read(path)
-        _warn(self._book)
+        self._file = Followed(
+            path,
+            "devices",
+            lambda: DeviceFile(tuple(given)),
+            functools.partial(devices_file.parse, settings=settings),
+            limits=INVENTORY,
+        )
+        _warn(self._file.value)
 
     def power(self, host: str) -> str:
         name, device, driver = self._find(host)
@@ -98,45 +97,16 @@ class Fences:
             return name, device, self._made[device.hosts]
 
     def _current(self) -> DeviceFile:
-        """Return the present device file; an invalid file leaves the previous devices in force."""
-        if not self._path:
-            return self._book
-        stamp = _stamp(self._path)
-        if stamp == self._stamp:
-            return self._book
-        self._stamp = stamp  # log an error once, not at every call
-        try:
-            self._book = self._read(self._path)
-        except DriverError as error:
-            LOG.error("%s; the devices that were read before stay in force", error.message)
-            return self._book
-        # A running call keeps its driver; the next call gets a new driver.
-        self._made = {}
-        LOG.info("%s read again: %d devices", self._path, len(self._book.devices))
-        _warn(self._book)
-        return self._book
-
-    def _read(self, path: str) -> DeviceFile:
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise DriverError(
-                PORT, f"[fencing] devices_file: {path} cannot be read: {why}", retryable=False
-            ) from error
-        return devices_file.read(path, text, self._settings)
-
-
-def _stamp(path: str) -> _Stamp | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+        """Return the present devices; an invalid file leaves the previous devices in force."""
+        if self._file.follow():
+            # A running call keeps its driver; the next call gets a new driver.
+            self._made = {}
+            _warn(self._file.value)
+        return self._file.value
 
 
 def _warn(current: DeviceFile) -> None:
-    """Log warnings about risky choices in the device file."""
+    """Log warnings about risky choices in the devices file."""
     for device in current.devices:
         if device.driver == "none":
             LOG.warning(

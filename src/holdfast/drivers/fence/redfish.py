@@ -4,8 +4,8 @@
     GET /redfish/v1/ · GET the system · for an order, POST its reset
 
 The driver keeps nothing between calls. The password goes only to the address in the file: the
-driver uses no proxy, follows no redirect and no link of the BMC to another host. A hanging call is
-given up at its timeout and sends no order after that.
+driver uses no proxy, follows no redirect and no link of the BMC to another host. All requests of a
+call share its timeout, and the driver sends no order after that.
 """
 
 import base64
@@ -18,16 +18,15 @@ import sushy.auth
 import sushy.connector
 from sushy import exceptions
 
+from holdfast.drivers.deadline_adapter import DeadlineAdapter
 from holdfast.drivers.fence.device import PORT, Device, secret, without
 from holdfast.drivers.fence.devices_file import base_url
 from holdfast.model.errors import DriverError
 from holdfast.ports.fence import OFF, ON, UNKNOWN
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.threads import BoundedCall
+from holdfast.runtime.http import Deadline
 
 T = TypeVar("T")
-#: Calls to a device that may hang at once.
-MOST_HANGING = 8
 _RESET = {"off": sushy.ResetType.FORCE_OFF, "reboot": sushy.ResetType.FORCE_RESTART}
 _POWER = {
     sushy.PowerState.OFF: OFF,
@@ -44,22 +43,18 @@ _NONSENSE = (ValueError, LookupError, AttributeError, TypeError)
 class Session(requests.Session):
     """An HTTP session with a deadline that talks to a single address and follows no redirect."""
 
-    def __init__(self, base: str, clock: Clock, seconds: float) -> None:
+    def __init__(self, base: str, deadline: Deadline) -> None:
         super().__init__()
         self.trust_env = False  # neither proxies nor a .netrc
         self.headers["Connection"] = "close"  # some BMCs allow few connections
         self._base = base
-        self._clock = clock
-        self._until = clock.monotonic() + seconds
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, DeadlineAdapter(lambda: deadline))
 
     def request(self, method: Any, url: Any, *args: Any, **options: Any) -> requests.Response:
         if not str(url).startswith(f"{self._base}/"):
             raise requests.exceptions.InvalidURL("it points to another address, which is not asked")
-        left = self._until - self._clock.monotonic()
-        if left <= 0:
-            raise requests.exceptions.Timeout("its time is over")
-        options |= {"timeout": left, "allow_redirects": False}
-        answer = super().request(method, url, *args, **options)
+        answer = super().request(method, url, *args, **{**options, "allow_redirects": False})
         if 300 <= answer.status_code < 400:
             raise requests.exceptions.TooManyRedirects(
                 f"answered {answer.status_code}; redirects are not followed, name the final address"
@@ -73,7 +68,6 @@ class Redfish:
     def __init__(self, device: Device, clock: Clock) -> None:
         self._device = device
         self._clock = clock
-        self._bounded = BoundedCall(f"redfish {device.hosts}", MOST_HANGING)
 
     def power(self, host: str) -> str:
         return self._talk(host, lambda system: _POWER.get(system.power_state, UNKNOWN))
@@ -100,21 +94,14 @@ class Redfish:
         device = self._device.of(host)
         password = secret(device.password_file)
         basic = base64.b64encode(f"{device.user}:{password}".encode()).decode()
-        session = Session(
-            base_url(device.address, device.allow_http), self._clock, device.timeout_s
-        )
+        deadline = Deadline(device.timeout_s, self._clock)
+        session = Session(base_url(device.address, device.allow_http), deadline)
         try:
-            return self._bounded.run(
-                device.timeout_s,
-                lambda: say(_system(device, session, password)),
-                session.close,
-            )
+            return say(_system(device, session, password))
         except DriverError:
             raise
-        except TimeoutError as error:
-            raise _failed(host, device, str(error), True) from None
         except exceptions.SushyError as error:
-            why, retryable = _judged(error)
+            why, retryable = _judged(error, device.timeout_s)
             raise _failed(host, device, without(why, (password, basic)), retryable) from None
         except OSError as error:  # the file verify_ca is gone
             raise _failed(host, device, without(str(error), (password, basic)), True) from None
@@ -164,7 +151,7 @@ def _by_name(device: Device, collection: Any) -> Any:
     return named[0]
 
 
-def _judged(error: exceptions.SushyError) -> tuple[str, bool]:
+def _judged(error: exceptions.SushyError, seconds: float) -> tuple[str, bool]:
     """Return the error text, and whether a retry may succeed."""
     if isinstance(error, exceptions.AccessError):
         return (
@@ -173,7 +160,7 @@ def _judged(error: exceptions.SushyError) -> tuple[str, bool]:
             False,
         )
     if isinstance(error, exceptions.ConnectionError):
-        return _no_connection(error)
+        return _no_connection(error, seconds)
     if isinstance(error, exceptions.ResourceNotFoundError):
         return f"{error}: correct `system` in the devices file", False
     if isinstance(error, exceptions.UnknownDefaultError):
@@ -183,8 +170,10 @@ def _judged(error: exceptions.SushyError) -> tuple[str, bool]:
     return str(error), False
 
 
-def _no_connection(error: exceptions.ConnectionError) -> tuple[str, bool]:
+def _no_connection(error: exceptions.ConnectionError, seconds: float) -> tuple[str, bool]:
     cause: BaseException | None = error.__context__
+    if isinstance(cause, requests.exceptions.Timeout):
+        return f"no answer within {seconds:g} s", True
     if isinstance(cause, requests.exceptions.SSLError):
         return (
             f"its certificate cannot be verified ({cause}): name the file of its authority in"

@@ -276,13 +276,13 @@ class Probe:
         say: Say,
         clock: Clock,
         *,
-        every_s: float,
+        interval_s: float,
         stuck_s: float,
         held_s: float = HELD_S,
     ) -> None:
         self._say = say
         self._clock = clock
-        self._every_s = every_s
+        self._every_s = interval_s
         self._stuck_s = stuck_s
         self._held_s = held_s
         self._lines = Lines(connect, MOST_HANGING + 1)
@@ -487,7 +487,7 @@ class LibvirtGuests:
         self._patience = 1.0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._forever, name="guests-way", daemon=True)
-        spans = {"every_s": probe_every_s, "stuck_s": stuck_s, "held_s": held_s}
+        spans = {"interval_s": probe_every_s, "stuck_s": stuck_s, "held_s": held_s}
         self._probe = Probe(self._open, self._hangs, clock, **spans)
         self._reader = Reader(self._open, self._facts, clock)
         self._teller: Dispatcher | None = None

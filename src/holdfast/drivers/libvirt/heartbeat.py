@@ -84,7 +84,7 @@ class LibvirtHeartbeats:
         return (
             f"agents of guests cannot be asked, libvirt does not let us write: {error}. Let the"
             " account of this agent use libvirt's read-write socket (the group libvirt), or set"
-            " [agent] heartbeats_every_s = 0"
+            " [agent] heartbeat_interval_s = 0"
         )
 
     def _refusals(self) -> tuple[int, ...]:

@@ -3,8 +3,8 @@
 
 The caller's thread reads the kernel's counters. A thread of this driver talks to libvirt: it
 listens to lifecycle events, reads a guest's XML once per start, and requests disk and memory
-statistics every `every_s` seconds. The event connection makes no calls; all calls use `Lines`. If
-libvirtd dies, hangs or restarts, the kernel counters continue, and libvirt's statistics resume
+statistics every `interval_s` seconds. The event connection makes no calls; all calls use `Lines`.
+If libvirtd dies, hangs or restarts, the kernel counters continue, and libvirt's statistics resume
 with libvirtd.
 """
 
@@ -395,23 +395,23 @@ class LibvirtMeasures:
         address: str,
         clock: Clock,
         *,
-        every_s: float = EVERY_S,
+        interval_s: float = EVERY_S,
         groups: Sequence[str] = ("block", "balloon"),
         links: str = "/proc/net/dev",
     ) -> None:
         self._address = address
         self._clock = clock
-        self._every_s = every_s
+        self._every_s = interval_s
         self._groups = sum(GROUPS[name] for name in groups)
         self._libvirt = connection.running()
         files = Files()
         self._files = files
         self._host, self._links, self._qemus = Host(files), Links(files, links), Qemus(files, clock)
         self._book = GuestRoster()
-        self._said = Said(every_s=every_s)
+        self._said = Said(interval_s=interval_s)
         self._lines = Lines(functools.partial(self._libvirt.openReadOnly, address), MOST_LINES)
         # With an interval of 1 s, a hanging guest is noticed within 1 s.
-        late_s = min(LATE_S, max(1.0, every_s))
+        late_s = min(LATE_S, max(1.0, interval_s))
         self._bulk = Bulk(self._lines, clock, late_s=late_s)
         self._opening = Opening(self._open)
         self._connection: Any = None
@@ -614,5 +614,5 @@ def _numbers(line: Line) -> dict[str, int]:
     return {uuid: domain.ID() for uuid, domain in line.list().items()}
 
 
-def connect(address: str, clock: Clock, every_s: float = EVERY_S) -> LibvirtMeasures:
-    return LibvirtMeasures(address or "qemu:///system", clock, every_s=every_s)
+def connect(address: str, clock: Clock, interval_s: float = EVERY_S) -> LibvirtMeasures:
+    return LibvirtMeasures(address or "qemu:///system", clock, interval_s=interval_s)

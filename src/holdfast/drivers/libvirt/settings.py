@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the configuration section [libvirt] and the hosts file."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.model.errors import DriverError, Problem
+from holdfast.model.errors import DriverError, InvalidDocument
 from holdfast.model.host import normalise, same
-from holdfast.runtime.documents import Map, Node, Scalar, decoded, read
+from holdfast.runtime.documents import INVENTORY, Node, Reading, Scalar
 
 PORT = "libvirt"
 _KNOWN = ("uri", "rack", "zone")
@@ -80,39 +81,25 @@ def _of_file(path: str) -> list[Host]:
         data = Path(path).read_bytes()
     except OSError as error:
         raise wrong(f"[libvirt] hosts_file {path} cannot be read: {error.strerror}") from error
-    problems: list[Problem] = []
-    root = read(decoded(data, problems), problems)
-    found = _hosts(root, problems) if not problems else []
-    if problems:
-        raise wrong(f"[libvirt] hosts_file {path}: " + "; ".join(str(one) for one in problems))
-    return found
+    reading = _Reading()
+    because = functools.partial(InvalidDocument.because, f"[libvirt] hosts_file {path}")
+    try:
+        return reading.whole(data, reading.hosts, because, limits=INVENTORY)
+    except InvalidDocument as error:
+        raise wrong(error.message) from error
 
 
-def _hosts(root: Node | None, problems: list[Problem]) -> list[Host]:
-    if not isinstance(root, Map):
-        problems.append(Problem(root.line if root else 1, "write a mapping: `kvm-1: {uri: …}`"))
-        return []
-    found = []
-    for name, node in root.pairs:
-        said = {"uri": node.text} if isinstance(node, Scalar) else _words(node, problems)
-        for strange in said.keys() - set(_KNOWN):
-            text = f"{strange} means nothing here: {', '.join(_KNOWN)} do"
-            problems.append(Problem(node.line, text))
-        if not said.get("uri"):
-            problems.append(Problem(node.line, f"host {name.text} has no uri"))
-        known = {key: said[key] for key in _KNOWN if key in said}
-        found.append(Host(normalise(name.text), **{"uri": "", **known}))
-    return found
+class _Reading(Reading):
+    """Reader of the hosts file."""
 
+    def hosts(self, tree: Node | None) -> list[Host] | None:
+        write = "write a map: `kvm-1: {uri: …}`"
+        root = self.root(tree, write, write)
+        pairs = self.pairs(root, "{kvm-1: …}", "host") if root else ()
+        return [self._host(key.text, node) for key, node in pairs]
 
-def _words(node: Node, problems: list[Problem]) -> Mapping[str, str]:
-    if not isinstance(node, Map):
-        problems.append(Problem(node.line, "write a URI, or {uri: …, rack: …, zone: …}"))
-        return {}
-    found = {}
-    for key, value in node.pairs:
-        if isinstance(value, Scalar):
-            found[key.text] = value.text
-        else:
-            problems.append(Problem(value.line, f"{key.text} must be a word"))
-    return found
+    def _host(self, name: str, node: Node) -> Host:
+        if isinstance(node, Scalar):
+            return Host(normalise(name), self.word(node, "uri"))
+        fields = self.fields(node, _KNOWN, needed=("uri",))
+        return Host(normalise(name), *(self.word(fields.get(key), key) for key in _KNOWN))

@@ -9,11 +9,8 @@ requests of the block share the time limit of one call, including a token reques
 """
 
 import contextlib
-import socket
 import threading
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import openstack.config.cloud_region
@@ -24,147 +21,44 @@ from keystoneauth1 import exceptions as login
 from keystoneauth1 import session as sessions
 from openstack import exceptions as sdk
 from oslo_config import cfg
-from requests.adapters import HTTPAdapter
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+from urllib3.exceptions import NewConnectionError
 
 import holdfast
 from holdfast.conf.cloud import OPENSTACK_GROUP
+from holdfast.drivers.deadline_adapter import DeadlineAdapter
 from holdfast.model.errors import Conflict, DriverError, HoldfastError, NotFound
-
-# HTTP with a deadline per call. Every request of a call gets only the remaining time of the
-# call.
-#
-# The timeout of an HTTP library limits each single read. A server that sends one byte now and
-# then would keep a call for ever, and a claim that should outlast the call would expire
-# meanwhile. So a watchdog thread shuts the socket of a request that is out of time.
-#
-# The deadline does not cover the system's resolver: name servers that do not answer delay a
-# call for as long as `/etc/resolv.conf` allows.
-
-
-#: Minimum timeout in seconds of a socket operation, since 0 would mean "do not block".
-SHORTEST = 0.001
+from holdfast.runtime.http import Deadline
 
 
 class Patience(threading.local):
-    """The remaining time of the current thread's call."""
+    """The deadline of the current thread's call."""
 
     def __init__(self, usual_s: float) -> None:
         self._usual_s = usual_s
-        self._until: float | None = None
+        self._deadline: Deadline | None = None
 
     def begin(self) -> None:
-        self._until = time.monotonic() + self._usual_s
+        self._deadline = Deadline(self._usual_s)
 
     def end(self) -> None:
-        self._until = None
+        self._deadline = None
 
-    @property
-    def until(self) -> float:
-        return time.monotonic() + self._usual_s if self._until is None else self._until
+    def deadline(self) -> Deadline:
+        return self._deadline or Deadline(self._usual_s)
 
     def left(self) -> float:
-        return self.until - time.monotonic()
+        return self.deadline().left()
 
 
-@dataclass
-class Post:
-    """A request under the watchdog.
+class Transport(DeadlineAdapter):
+    """The HTTP adapter for all requests of a cloud connection; used by many threads at once.
 
-    `cut` is set when the watchdog has shut the socket: the answer may then look short but
-    complete.
+    All requests of a call share the remaining time of the call.
     """
 
-    deadline: float
-    sock: socket.socket | None = None
-    cut: bool = False
-
-
-class Watchman:
-    """A watchdog thread: shuts the sockets of requests whose deadline has passed."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._posts: dict[int, Post] = {}  # by thread
-        self._thread: threading.Thread | None = None
-        self._stopped = False
-
-    @contextlib.contextmanager
-    def until(self, deadline: float) -> Iterator[Post]:
-        """Watch the request that the current thread makes in the block."""
-        me = threading.get_ident()
-        with self._changed:
-            post = self._posts[me] = Post(deadline)
-            self._start()
-        try:
-            yield post
-        finally:
-            with self._changed:
-                del self._posts[me]
-
-    def take(self, sock: socket.socket | None) -> None:
-        """Register the socket on which the current thread has just sent its request."""
-        me = threading.get_ident()
-        with self._changed:
-            if me in self._posts:
-                self._posts[me].sock = sock
-                self._changed.notify()
-
-    def overdue(self) -> bool:
-        """Return whether the deadline of the current thread's request has passed."""
-        with self._changed:
-            post = self._posts.get(threading.get_ident())
-        return post is not None and time.monotonic() >= post.deadline
-
-    def stop(self) -> None:
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
-
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="deadlines", daemon=True)
-            self._thread.start()
-
-    def _watch(self) -> None:
-        with self._changed:
-            while not self._stopped:
-                self._changed.wait(self._cut_and_next())
-
-    def _cut_and_next(self) -> float | None:
-        """Shut the sockets of overdue requests.
-
-        Return the seconds until the next deadline, if any.
-        """
-        now = time.monotonic()
-        ahead: list[float] = []
-        for post in self._posts.values():
-            if post.sock is None or post.cut:
-                continue
-            if post.deadline > now:
-                ahead.append(post.deadline - now)
-                continue
-            post.cut = True
-            with contextlib.suppress(OSError):  # closed by the other side meanwhile
-                post.sock.shutdown(socket.SHUT_RDWR)
-        return min(ahead, default=None)
-
-
-class Transport(HTTPAdapter):
-    """The HTTP adapter for all requests of a cloud connection; used by many threads at once."""
-
-    def __init__(self, patience: Patience, watchman: Watchman, *, connections: int) -> None:
+    def __init__(self, patience: Patience, *, connections: int) -> None:
         self._patience = patience
-        self._watchman = watchman
-        super().__init__(pool_connections=32, pool_maxsize=connections, max_retries=0)
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs)
-        self.poolmanager.pool_classes_by_scheme = {
-            "http": _watched(HTTPConnectionPool, self._watchman),
-            "https": _watched(HTTPSConnectionPool, self._watchman),
-        }
+        super().__init__(patience.deadline, connections=connections)
 
     def send(
         self, request: requests.PreparedRequest, *args: Any, **kwargs: Any
@@ -175,33 +69,13 @@ class Transport(HTTPAdapter):
         more.
         """
         try:
-            return self._send(request, *args, **kwargs)
+            return super().send(request, *args, **kwargs)
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as lost:
             if isinstance(lost, requests.Timeout) or self._patience.left() <= 0:
                 raise
             if not _harmless(request, lost):
                 raise
-        return self._send(request, *args, **kwargs)
-
-    def _send(
-        self, request: requests.PreparedRequest, *args: Any, **kwargs: Any
-    ) -> requests.Response:
-        deadline = self._patience.until
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise requests.Timeout(f"no time left for {request.method} {request.url}")
-        given = {**kwargs, "stream": True, "timeout": max(left, SHORTEST)}
-        with self._watchman.until(deadline) as post:
-            try:
-                response = super().send(request, *args, **given)
-                _ = response.content  # read here, while the watchdog runs
-            except requests.RequestException as error:
-                if time.monotonic() >= deadline:  # the deadline caused it, whatever the error says
-                    raise requests.Timeout(str(error), request=request) from error
-                raise
-        if post.cut:
-            raise requests.Timeout(f"{request.method} {request.url}: half an answer in that time")
-        return response
+        return super().send(request, *args, **kwargs)
 
 
 def _harmless(request: requests.PreparedRequest, lost: requests.RequestException) -> bool:
@@ -215,29 +89,6 @@ def _harmless(request: requests.PreparedRequest, lost: requests.RequestException
         return True
     reason = getattr(lost.args[0], "reason", None) if lost.args else None
     return isinstance(reason, NewConnectionError)
-
-
-def _watched(pool: type[HTTPConnectionPool], watchman: Watchman) -> type[HTTPConnectionPool]:
-    """Return a connection pool class whose connections register their sockets with the watchdog.
-
-    A name may have several addresses, and each attempt gets the whole time: a connection that was
-    made too late sends nothing.
-    """
-    usual: Any = pool.ConnectionCls
-
-    def connect(self: Any) -> None:
-        usual.connect(self)
-        if watchman.overdue():
-            self.close()
-            raise ConnectTimeoutError(self, f"connected to {self.host} too late")
-
-    def getresponse(self: Any) -> Any:
-        watchman.take(self.sock)
-        return usual.getresponse(self)
-
-    own = {"connect": connect, "getresponse": getresponse}
-    connection = type("Watched" + usual.__name__, (usual,), own)
-    return type("Watched" + pool.__name__, (pool,), {"ConnectionCls": connection})
 
 
 PORT = "nova cloud"
@@ -259,7 +110,6 @@ class Edge:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.call_timeout_s: float = conf.cloud.call_timeout_s
         self._patience = Patience(self.call_timeout_s)
-        self._watchman = Watchman()
         self._turn = threading.Lock()
         self._session = self._new_session(conf)
         region = openstack.config.cloud_region.from_session(
@@ -299,15 +149,12 @@ class Edge:
 
     def close(self) -> None:
         """Close idle connections; requests in progress end on their own."""
-        self._watchman.stop()
         self._session.session.close()
 
     def _new_session(self, conf: cfg.ConfigOpts) -> sessions.Session:
         own = conf.openstack
         http = requests.Session()
-        transport = Transport(
-            self._patience, self._watchman, connections=conf.cloud.parallel_calls + 8
-        )
+        transport = Transport(self._patience, connections=conf.cloud.parallel_calls + 8)
         http.mount("http://", transport)
         http.mount("https://", transport)
         return sessions.Session(

@@ -39,7 +39,7 @@ class Alertmanager:
     hears = ALARMS
 
     def __init__(self, url: str, conf: cfg.ConfigOpts, clock: Clock) -> None:
-        options = conf.lease_notifications
+        options = conf.publishers
         self._clock = clock
         self.timeout_s: float = options.alertmanager_timeout_s
         self._authorization_file: str | None = options.alertmanager_authorization_file
@@ -113,4 +113,4 @@ def _annotations(alarm: Mapping[str, Any]) -> dict[str, str]:
 
 
 def connect(conf: cfg.ConfigOpts, clock: Clock) -> Sequence[Alertmanager]:
-    return [Alertmanager(url, conf, clock) for url in conf.lease_notifications.alertmanager_urls]
+    return [Alertmanager(url, conf, clock) for url in conf.publishers.alertmanager_urls]

@@ -7,29 +7,30 @@ Each configured URL has a `Mailbox`:
     mailbox.post(b"{}", {})  # DriverError, retryable when a later try may succeed
 """
 
-import contextlib
 import hashlib
-import http.client
 import ipaddress
-import socket
-import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import holdfast
 from holdfast.model.errors import DriverError
-from holdfast.runtime.threads import BoundedCall
+from holdfast.runtime.http import (
+    AddressRefused,
+    Deadline,
+    HttpClient,
+    HttpError,
+    HttpTimeout,
+    IpAddress,
+    Tls,
+)
 
-# Address checks: the name is resolved once, every address is checked, and the connection goes
-# only to one of these addresses. So neither a name that points into the site's own network, nor
-# a name that points elsewhere a moment later, nor a redirect makes Holdfast talk to a forbidden
-# address.
+# Address checks: for each request the HTTP client resolves the name once, checks every address,
+# and connects only to one of these addresses. So neither a name that points into the site's own
+# network, nor a name that points elsewhere a moment later, nor a redirect makes Holdfast talk to a
+# forbidden address.
 
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 #: Always refused: this network, link-local (metadata services), multicast, reserved, and IPv6
 #: that embeds IPv4 (6to4, Teredo, NAT64), whose destination is unknown.
@@ -76,11 +77,7 @@ _PRIVATE = [
 _WORLD = ipaddress.ip_network("2000::/3")
 
 
-class Refused(Exception):
-    """A refused address; the message says which and why."""
-
-
-def judge(address: Address, allow_private: bool) -> str | None:
+def judge(address: IpAddress, allow_private: bool) -> str | None:
     """Return why the address is refused; None if it is allowed."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return judge(address.ipv4_mapped, allow_private)
@@ -96,66 +93,6 @@ def judge(address: Address, allow_private: bool) -> str | None:
     return None
 
 
-def resolve(host: str, port: int, allow_private: bool) -> Sequence[tuple[Any, ...]]:
-    """Resolve the name with getaddrinfo; Refused if any address is forbidden."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:
-        raise Refused(f"{host} is not the name of a host") from error
-    for *_rest, where in found:
-        text = str(where[0])
-        why = judge(ipaddress.ip_address(text.partition("%")[0]), allow_private)
-        if why is not None:
-            raise Refused(f"{host} leads to {text}, which {why}")
-    return found
-
-
-class PinnedConnection(http.client.HTTPConnection):
-    """A connection to the first given address that answers; TLS verifies the host name."""
-
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        addresses: Sequence[tuple[Any, ...]],
-        timeout_s: float,
-        tls: ssl.SSLContext | None,
-    ) -> None:
-        super().__init__(host, port, timeout=timeout_s)
-        self._addresses = addresses
-        self._seconds = timeout_s
-        self._tls = tls
-        if tls is not None:
-            self.default_port = 443  # the Host header omits the default port
-
-    def connect(self) -> None:
-        error: OSError = OSError("no address")
-        for family, kind, protocol, _name, where in self._addresses:
-            plain = socket.socket(family, kind, protocol)
-            try:
-                plain.settimeout(self._seconds)
-                plain.connect(where)
-                self.sock = plain
-                if self._tls is not None:
-                    self.sock = self._tls.wrap_socket(plain, server_hostname=self.host)
-                return
-            except OSError as failed:
-                plain.close()
-                error = failed
-        raise error
-
-    def abort(self) -> None:
-        """Shut the socket from another thread; a waiting read then fails."""
-        sock = self.sock
-        if sock is None:
-            return
-        try:
-            sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # over already
-
-
-MOST_SENDS = 16
 #: Client errors that mean "not now" rather than "never".
 _LATER = {408, 425, 429}
 
@@ -183,11 +120,16 @@ class Mailbox:
     def __init__(self, url: str, ways: Ways, below: str = "") -> None:
         """Parse and check the URL; `below` is a path appended to the URL."""
         self._ways = ways
-        self._host, self._port, self._path, secure = _parts(url, ways, below)
-        self._tls = _context(ways) if secure else None
+        parts = _parts(url, ways)
+        path = parts.path.rstrip("/") + below if below else parts.path or "/"
+        self._url = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+        self._where = f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+        tls = Tls(ways.cafile or "")
+        if parts.scheme == "https":
+            _check_files(tls, ways)
+        self._http = HttpClient(tls=tls, check=lambda address: judge(address, ways.private))
         digest = hashlib.sha256(url.encode()).hexdigest()[:8]
-        self.name = f"{ways.port} {self._host[:40]} {digest}"
-        self._bounded = BoundedCall(ways.port, MOST_SENDS)
+        self.name = f"{ways.port} {str(parts.hostname)[:40]} {digest}"
 
     def post(self, body: bytes, headers: Mapping[str, str]) -> None:
         """Send the body; returns when the receiver has accepted it."""
@@ -195,43 +137,33 @@ class Mailbox:
             "Content-Type": "application/json",
             "User-Agent": f"holdfast/{holdfast.__version__}",
         }
+        deadline = Deadline(self._ways.timeout_s)
         try:
-            status = self._post(body, {**common, **headers})
-        except Refused as refused:
+            # The status is enough; without its body the connection is not kept.
+            answer = self._http.request(
+                "POST",
+                self._url,
+                deadline,
+                body=body,
+                headers={**common, **headers},
+                most_bytes=0,
+                whole=False,
+            )
+        except AddressRefused as refused:
             # Retryable, because it depends on the configuration: after a timely correction
             # nothing is lost.
             meant = f"; set {self._ways.port}_allow_private if that is meant"
             hint = "" if self._ways.private else meant
             raise self._failed(f"{refused}{hint}", True) from refused
-        except (OSError, http.client.HTTPException) as error:
-            raise self._failed(str(error) or repr(error), True) from error
-        if not 200 <= status < 300:
-            raise self._failed(*_judged(status))
-
-    def _post(self, body: bytes, headers: dict[str, str]) -> int:
-        opened: list[PinnedConnection] = []
-        ways = self._ways
-
-        def call() -> int:
-            addresses = resolve(self._host, self._port, ways.private)
-            connection = PinnedConnection(
-                self._host, self._port, addresses, ways.timeout_s, self._tls
-            )
-            opened.append(connection)
-            with contextlib.closing(connection):
-                connection.request("POST", self._path, body, headers)
-                return connection.getresponse().status
-
-        def abort() -> None:
-            for connection in opened:
-                connection.abort()
-
-        return self._bounded.run(ways.timeout_s, call, abort)
+        except HttpTimeout as late:
+            raise self._failed(f"no answer within {self._ways.timeout_s:g} s", True) from late
+        except HttpError as error:
+            raise self._failed(str(error), True) from error
+        if not 200 <= answer.status < 300:
+            raise self._failed(*_judged(answer.status))
 
     def _failed(self, why: str, retryable: bool) -> DriverError:
-        return DriverError(
-            self._ways.port, f"{self._host}:{self._port}: {why}", retryable=retryable
-        )
+        return DriverError(self._ways.port, f"{self._where}: {why}", retryable=retryable)
 
 
 def secret(port: str, option: str, path: str) -> bytes:
@@ -252,16 +184,16 @@ def _judged(status: int) -> tuple[str, bool]:
     return f"answered {status}", status >= 500 or status in _LATER
 
 
-def _parts(url: str, ways: Ways, below: str) -> tuple[str, int, str, bool]:
-    """Return host, port, path, and whether TLS is used; DriverError names the correct form."""
-    where = f"[lease_notifications] {ways.port}_urls: {_shown(url)}"
+def _parts(url: str, ways: Ways) -> SplitResult:
+    """Parse the URL; DriverError names the correct form."""
+    where = f"[publishers] {ways.port}_urls: {_shown(url)}"
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        host, _port = parts.hostname, parts.port
     except ValueError:
         host = None
     wrong = not host or parts.scheme not in ("https", "http") or "@" in parts.netloc
-    if not host or wrong or not url.isascii():
+    if wrong or not url.isascii():
         raise DriverError(
             ways.port,
             f"{where} must be https://host[:port]/path, without user name and password",
@@ -273,10 +205,7 @@ def _parts(url: str, ways: Ways, below: str) -> tuple[str, int, str, bool]:
             f"{where} must be https; http only with {ways.port}_allow_private",
             retryable=False,
         )
-    path = (parts.path.rstrip("/") + below) if below else (parts.path or "/")
-    secure = parts.scheme == "https"
-    query = f"?{parts.query}" if parts.query else ""
-    return host, port or (443 if secure else 80), path + query, secure
+    return parts
 
 
 def _shown(url: str) -> str:
@@ -284,12 +213,12 @@ def _shown(url: str) -> str:
     return url.partition("?")[0].rpartition("@")[2]
 
 
-def _context(ways: Ways) -> ssl.SSLContext:
+def _check_files(tls: Tls, ways: Ways) -> None:
     try:
-        return ssl.create_default_context(cafile=ways.cafile)
+        tls.context()
     except OSError as error:
         raise DriverError(
             ways.port,
-            f"[lease_notifications] {ways.port}_cafile {ways.cafile}: {error}",
+            f"[publishers] {ways.port}_cafile {ways.cafile}: {error}",
             retryable=False,
         ) from error

@@ -28,13 +28,13 @@ class Messaging:
     hears = NEWS
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        options = conf.lease_notifications
+        options = conf.publishers
         self.timeout_s: float = options.messaging_timeout_s
         url = options.transport_url or conf.transport_url
         if not url:
             raise DriverError(
                 PORT,
-                "[lease_notifications] messaging is true and there is no broker: set transport_url"
+                "[publishers] messaging is true and there is no broker: set transport_url"
                 " there or in [DEFAULT]",
                 retryable=False,
             )
@@ -101,7 +101,7 @@ def _oslo_messaging() -> Any:
     except ImportError as error:
         raise DriverError(
             PORT,
-            f"[lease_notifications] messaging needs {error.name}: pip install holdfast[rabbit]",
+            f"[publishers] messaging needs {error.name}: pip install holdfast[rabbit]",
             retryable=False,
         ) from error
     return oslo_messaging
@@ -130,7 +130,7 @@ def _transport(conf: cfg.ConfigOpts, url: str) -> Any:
 
 
 def connect(conf: cfg.ConfigOpts, _clock: Clock) -> Sequence[Messaging]:
-    options = conf.lease_notifications
+    options = conf.publishers
     if not options.messaging:
         return []
     theirs = [InstanceHaMessaging(conf)] if options.instance_ha_topics else []

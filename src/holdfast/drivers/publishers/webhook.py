@@ -34,7 +34,7 @@ class Webhook:
     """The publisher for a webhook URL."""
 
     def __init__(self, url: str, conf: cfg.ConfigOpts, clock: Clock) -> None:
-        options = conf.lease_notifications
+        options = conf.publishers
         self._clock = clock
         self.timeout_s: float = options.webhook_timeout_s
         self._secret_file: str | None = options.webhook_secret_file
@@ -54,9 +54,7 @@ class Webhook:
 
     def _secret(self) -> bytes:
         if not self._secret_file:
-            raise DriverError(
-                PORT, "[lease_notifications] webhook_secret_file is not set", retryable=False
-            )
+            raise DriverError(PORT, "[publishers] webhook_secret_file is not set", retryable=False)
         secret = http.secret(PORT, "webhook_secret_file", self._secret_file)
         if len(secret) < SHORTEST_SECRET:
             raise DriverError(
@@ -87,4 +85,4 @@ def signature(secret: bytes, at: int, body: bytes) -> str:
 
 
 def connect(conf: cfg.ConfigOpts, clock: Clock) -> Sequence[Webhook]:
-    return [Webhook(url, conf, clock) for url in conf.lease_notifications.webhook_urls]
+    return [Webhook(url, conf, clock) for url in conf.publishers.webhook_urls]

@@ -8,7 +8,6 @@ caller has already got 503. So a broker outage leaves nothing half-made behind.
 import inspect
 import json
 import logging
-import queue
 import threading
 import typing
 from collections.abc import Callable, Mapping
@@ -25,6 +24,7 @@ from oslo_messaging.rpc import dispatcher
 from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError, Unavailable, by_code
 from holdfast.ports.manager import Manager
+from holdfast.runtime.threads import BoundedCall
 
 # Encoding of commands as JSON, by the type hints of the Manager interface.
 #
@@ -142,7 +142,7 @@ class RemoteManager:
         self._transport = transport(conf)
         target = oslo_messaging.Target(topic=TOPIC, version="1.0")
         self._client = oslo_messaging.get_rpc_client(self._transport, target, retry=0)
-        self._slots = threading.BoundedSemaphore(MOST_CALLS)
+        self._calls = BoundedCall("rpc-call", MOST_CALLS)
 
     def __getattr__(self, name: str) -> Any:
         if name not in commands():
@@ -164,7 +164,10 @@ class RemoteManager:
         }
         client = self._client.prepare(timeout=timeout)
         try:
-            answer = self._within(timeout, lambda: client.call({}, METHOD, message=message))
+            # oslo.messaging waits for ever for a broker it has never reached.
+            answer = self._calls.run(
+                timeout + 0.5, lambda: client.call({}, METHOD, message=message)
+            )
         except oslo_messaging.MessagingTimeout as error:
             raise Unavailable(
                 f"no manager answered within {timeout} s: is holdfast-manager running? If one had"
@@ -176,32 +179,6 @@ class RemoteManager:
                 " try again in a moment"
             ) from error
         return unpack_answer(name, answer)
-
-    def _within(self, timeout: float, call: Callable[[], Any]) -> Any:
-        """Run the call with a timeout.
-
-        oslo.messaging waits for ever for a broker it has never reached.
-        """
-        if not self._slots.acquire(blocking=False):
-            raise TimeoutError("too many calls wait for the broker")
-        ended: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-
-        def run() -> None:
-            try:
-                ended.put((call(), None))
-            except Exception as error:  # raised again below, on the caller's thread
-                ended.put((None, error))
-            finally:
-                self._slots.release()
-
-        threading.Thread(target=run, name="rpc-call", daemon=True).start()
-        try:
-            answer, error = ended.get(timeout=timeout + 0.5)
-        except queue.Empty:
-            raise TimeoutError("the broker does not answer") from None
-        if error is not None:
-            raise error
-        return answer
 
     def close(self) -> None:
         """Disconnect from the broker; wait at most 3 s."""

@@ -5,8 +5,6 @@
 `cmp-1@/var/lib/holdfast/sim.db`.
 """
 
-import logging
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,8 +15,8 @@ from holdfast.drivers.sim.file import File
 from holdfast.model.errors import DriverError, HoldfastError
 from holdfast.ports.guests import LIFECYCLE, Event, Guest, Listener
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.threads import Worker
 
-LOG = logging.getLogger(__name__)
 #: Interval of polls of the file.
 POLL_S: Final = 0.1
 #: Interval at which the driver reports all guests, as the libvirt driver does.
@@ -56,20 +54,20 @@ class SimGuests:
         self._host = host
         self._clock = clock
         self._file = File(path, clock)
-        self._closed = threading.Event()
+        self._before: dict[str, _Seen] | None = None  # guests at the last look
         self._due = 0.0  # monotonic time of the next report of all guests
         self._why = "the cloud has not been looked at yet"
-        self._thread = threading.Thread(target=self._forever, name="guests-sim", daemon=True)
+        self._worker = Worker(
+            "guests-sim", clock, self._turn, retry_s=POLL_S, failed=self._failed, stop_s=5.0
+        )
         self._listener: Listener | None = None
 
     def start(self, listener: Listener) -> None:
         self._listener = listener
-        self._thread.start()
+        self._worker.start()
 
     def close(self) -> None:
-        self._closed.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
+        self._worker.stop()
         self._file.close()
 
     def read(self) -> tuple[Sequence[Guest], datetime]:
@@ -79,18 +77,15 @@ class SimGuests:
     def why_deaf(self) -> str:
         return self._why
 
-    def _forever(self) -> None:
-        before: dict[str, _Seen] | None = None
-        while not self._closed.is_set():
-            try:
-                before = self._look(before)
-                self._why = ""
-            except HoldfastError as error:
-                before, self._why = None, error.message
-            except Exception:  # the top of the thread: the loop must go on
-                LOG.exception("guests of %s: unforeseen", self._host)
-                before, self._why = None, "something unforeseen, see the log"
-            self._clock.wait(self._closed, POLL_S)
+    def _turn(self) -> float:
+        self._before = self._look(self._before)
+        self._why = ""
+        return POLL_S
+
+    def _failed(self, error: Exception) -> None:
+        unforeseen = "something unforeseen, see the log"
+        self._why = error.message if isinstance(error, HoldfastError) else unforeseen
+        self._before = None
 
     def _seen(self) -> dict[str, _Seen]:
         with self._file.looking() as db:

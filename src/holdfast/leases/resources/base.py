@@ -39,7 +39,7 @@ class Options(Protocol):
     before_end: str
     preemptibles: bool
     server_on_end: Sequence[str]
-    server_start_patience_s: float
+    server_start_timeout_s: float
 
 
 @dataclass(frozen=True)

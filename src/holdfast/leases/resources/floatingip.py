@@ -243,6 +243,6 @@ def _without(hands: EffectContext, lease: Lease, refused: Sequence[str]) -> Effe
 
 
 def _patient(hands: EffectContext, lease: Lease) -> bool:
-    patience = timedelta(seconds=hands.options.server_start_patience_s)
+    patience = timedelta(seconds=hands.options.server_start_timeout_s)
     began = max(lease.start, lease.created_at or lease.start)  # "now" is the current minute
     return hands.ledger.now() < began + patience

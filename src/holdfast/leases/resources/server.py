@@ -376,7 +376,7 @@ class ServerResource(Quiet):
             # Not where: the owner reads this sentence, and Nova shows hosts to administrators
             # only.
             return Effect(f"server {server_id} is {server.status}", missing=False)
-        if _server_waited_s(hands, lease) > hands.options.server_start_patience_s:
+        if _server_waited_s(hands, lease) > hands.options.server_start_timeout_s:
             said = f"server {server_id} stays shelved: no host is open to it and has room"
             return Effect(said, missing=True)
         _unshelve(hands, lease, reservation)
@@ -496,7 +496,7 @@ def _late(hands: EffectContext, lease: Lease, reservation: Reservation) -> set[s
 
 def _later(hands: EffectContext, lease: Lease, why: str) -> Effect:
     """Raise NotYet within the patience; afterwards continue without the server."""
-    if _server_waited_s(hands, lease) <= hands.options.server_start_patience_s:
+    if _server_waited_s(hands, lease) <= hands.options.server_start_timeout_s:
         raise NotYet(why, _server_pause_s(hands, lease))
     return Effect(f"{why}: the lease runs without it", missing=True)
 
@@ -504,7 +504,7 @@ def _later(hands: EffectContext, lease: Lease, why: str) -> Effect:
 def _unshelve(hands: EffectContext, lease: Lease, reservation: Reservation) -> None:
     """Unshelve onto the held host; after half the patience, onto any host."""
     server_id, hosts = reservation.spec["server_id"], reservation.hosts()
-    half = hands.options.server_start_patience_s / 2
+    half = hands.options.server_start_timeout_s / 2
     if not hosts or _server_waited_s(hands, lease) > half:
         act(hands.cloud.servers.unshelve, server_id)
         return

@@ -147,9 +147,9 @@ OLD_S: Final = 60.0
 #: Largest number of (rule, state) pairs with a transition counter.
 MOST_RULES: Final = 1_000
 _CHANGES: Final = Family(
-    "holdfast_alarm_transitions_total", "counter", "Changes of alarms since the agent began."
+    "holdfast_alarm_transitions_total", "counter", "Alarm transitions since the agent started."
 )
-_AGE: Final = Family("holdfast_snapshot_age_seconds", "gauge", "How old these numbers are.")
+_AGE: Final = Family("holdfast_snapshot_age_seconds", "gauge", "Age of the snapshot.")
 
 
 class Prometheus:

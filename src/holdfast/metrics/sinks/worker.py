@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sink worker: sends changed samples and alarms to a metric sink within a byte budget.
 
-    worker = SinkWorker(Statsd(host, port, names), Export(fields, band), Pace(every_s=10.0), clock)
+    worker = SinkWorker(Statsd(host, port, names), Export(fields, band), Pace(10.0), clock)
     worker.start()
     worker.offer(snapshot, changes)    # in every pass; never waits
 
@@ -144,7 +144,7 @@ _Key = tuple[str, str]
 class Pace:
     """Interval and byte budget of a sink."""
 
-    every_s: float = 10.0
+    interval_s: float = 10.0
     refresh_s: float = 300.0  # of standing alarms; `Band` has the refresh of values
     alarm_bytes_per_s: float = 1_000.0
     bytes_per_s: float = 1_000.0
@@ -192,7 +192,7 @@ class SinkWorker(Worker):
 
     def __init__(self, outlet: Outlet, export: Export, pace: Pace, clock: Clock) -> None:
         self.name = outlet.name
-        super().__init__(f"sink-{outlet.name}", clock)
+        super().__init__(f"sink-{outlet.name}", clock, self.turn, stop_s=2.0)
         self._outlet = outlet
         self._export = export
         self._pace = pace
@@ -220,7 +220,7 @@ class SinkWorker(Worker):
             for change in changes:
                 self._note(change, snapshot)
             if self._due is None or now >= self._due - 1e-6:
-                self._due = now + self._pace.every_s
+                self._due = now + self._pace.interval_s
                 self._say_again(now)
                 self._waiting.append(snapshot)
                 if len(self._waiting) > MOST_WAITING:
@@ -231,11 +231,8 @@ class SinkWorker(Worker):
 
     def close(self) -> None:
         """Stop the thread; wait at most 2 s."""
-        self._stop.set()
-        self._bell.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=2.0)
-        if not self._thread.is_alive():
+        self.stop()
+        if not self.alive:
             self._outlet.close()
 
     def _note(self, change: Transition, snapshot: Snapshot) -> None:
@@ -269,16 +266,7 @@ class SinkWorker(Worker):
 
     # called by the worker's thread
 
-    def _forever(self) -> None:
-        while not self._stop.is_set():
-            self._clock.wait(self._bell, IDLE_S)
-            self._bell.clear()
-            try:
-                self.turn()
-            except Exception:  # top of the thread: the loop must go on
-                LOG.exception("sink %s: unforeseen", self.name)
-
-    def turn(self) -> None:
+    def turn(self) -> float:
         """Send the queued alarms, then the samples of the queued snapshots."""
         with self._lock:
             now, alarms, self._alarms = self._now, self._alarms, {}
@@ -286,9 +274,10 @@ class SinkWorker(Worker):
         while not self._stop.is_set():
             with self._lock:
                 if not self._waiting:
-                    return
+                    break
                 snapshot = self._waiting.popleft()
             self._send_samples(snapshot)
+        return IDLE_S
 
     def _send_alarms(self, alarms: dict[_Key, Sample], now: float) -> None:
         if not alarms:

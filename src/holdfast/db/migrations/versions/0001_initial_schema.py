@@ -43,6 +43,7 @@ def upgrade() -> None:
     _reservations()
     _segment_hosts()
     _steps()
+    _timeline()
     _verdicts()
     _allocations()
     if op.get_bind().dialect.name == "postgresql":
@@ -630,6 +631,22 @@ def _steps() -> None:
         **MARIADB,
     )
     op.create_index(op.f("ix_steps_finished_at"), "steps", ["finished_at"], unique=False)
+
+
+def _timeline() -> None:
+    op.create_table(
+        "timeline",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("incident_id", sa.String(length=36), nullable=False),
+        sa.Column("at", UtcDateTime(), nullable=False),
+        sa.Column("actor", sa.String(length=128), nullable=False),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("data", sa.JSON(), nullable=False),
+        sa.Column("sentence", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_timeline")),
+        **MARIADB,
+    )
+    op.create_index(op.f("ix_timeline_incident_id"), "timeline", ["incident_id"], unique=False)
 
 
 def _verdicts() -> None:

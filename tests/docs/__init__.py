@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation: generated pages, links and examples."""
