@@ -78,10 +78,10 @@ def test_an_edit_is_tested_by_keyboard_and_downloaded(site: Site, page: Page) ->
     changed = page.locator("tr.differs.held")
     assert "recovery after 3 s" in changed.inner_text() and "cmp-3" in changed.inner_text()
     assert "alert after 3 s" in changed.inner_text()
-    assert "holdfast matrix check strategy.yaml" in page.content()
+    assert "holdfast matrix check matrix.yaml" in page.content()
     with page.expect_download() as waited:
-        page.get_by_role("button", name="Download strategy.yaml").click()
-    assert waited.value.suggested_filename == "strategy.yaml"
+        page.get_by_role("button", name="Download matrix.yaml").click()
+    assert waited.value.suggested_filename == "matrix.yaml"
     text = Path(waited.value.path()).read_text()
     assert matrix.parse(text, NETWORKS).rules[0].action == "alert"
 

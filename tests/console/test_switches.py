@@ -242,8 +242,8 @@ def test_the_command_on_an_incident_page_survives_a_refresh(browser: Browser, si
         page.locator("h1").click()
         wanted = "recovery pause --segment north --for 1d --reason TEXT"
         assert command(page, "pause") == wanted
-        write_line(site, "looked at by somebody", subject=f"incident:{own}")
-        expect(page.locator("#incident-timeline")).to_contain_text("looked at by somebody")
+        write_line(site, "cmp-5 is failed: no network reports it")
+        expect(page.locator("#incident-timeline")).to_contain_text("cmp-5 is failed")
         assert command(page, "pause") == wanted
 
 

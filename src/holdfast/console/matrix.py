@@ -111,7 +111,7 @@ def compare(now: Matrix, then: Matrix, shown: Mapping[str, Any]) -> Trial:
 NAMED = 4
 #: The size limit of a form: URL encoding can triple the size of the largest text.
 MOST_BYTES = 3 * MAX_BYTES + 4096
-FILE = "strategy.yaml"
+FILE = "matrix.yaml"
 PATH = f"{PREFIX}/matrix"
 
 

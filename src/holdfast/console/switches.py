@@ -141,8 +141,8 @@ def _switches(request: Request) -> dict[str, Any]:
 
 
 def _windows(request: Request) -> list[dict[str, Any]]:
-    found = api_calls.call(request, switches.list_windows)["maintenance_windows"]
-    return [{**window, "scope": _what(window)} for window in found]
+    windows = api_calls.call(request, switches.list_windows)["maintenance_windows"]
+    return [{**window, "scope": _what(window)} for window in windows]
 
 
 def _what(window: Mapping[str, Any]) -> str:
