@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metric plugins cost the agent, beside what they do themselves.
+"""What metric plugins cost, beside what they do themselves.
 
 For 50 and for 1,000 guests (2 vCPUs, 2 disks and an interface each), with plugins that have all
-five callbacks and do nothing in them: what a pass costs the thread that collects, what it costs in
-all, and what of that is making the dicts, which happens once however many plugins there are. Beside
-it the floor, a plain loop that calls the same methods on the same dicts, and what a copy for each
-plugin would cost instead of dicts that cannot be changed. Last, the longest that a pass was held up
-while plugins were added, configured, reloaded and removed a hundred times a second, and by one that
+five callbacks and do nothing in them: what a pass costs the thread that collects, the agent, and
+the process of the plugins, in processor time; and the resident memory of that process. What of it
+is encoding, decoding and making the dicts, which happens once however many plugins there are.
+Beside it the floor, a plain loop that calls the same methods on the same dicts. Last, the longest
+that a pass was held up while plugins were added, configured, reloaded and removed, and by one that
 hangs.
 
     python bench/metric_plugins.py [GUESTS …]
@@ -15,7 +15,6 @@ hangs.
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import statistics
 import sys
@@ -28,12 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.metrics import collector, plugin_input
-from holdfast.metrics.linux import OwnProcess
-from holdfast.metrics.plugin_input import SharedDicts
+from holdfast.metrics.plugin_input import Decoder, Encoder, SharedDicts
 from holdfast.metrics.plugin_runner import Limits, PluginRunner
 from holdfast.model.errors import HoldfastError
 from holdfast.ports.metric_plugins import CALLBACKS, Note
-from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Entity, Reading, Snapshot, Table
+from holdfast.ports.metrics import DISK, GUEST, HOST, KINDS, NIC, Entity, Reading, Snapshot, Table
 
 PASSES = 30
 BEGIN = datetime(2026, 11, 16, tzinfo=UTC)
@@ -92,8 +90,7 @@ def _table(kind: str, of: list[Entity], names: Any, value: float) -> Table:
 
 
 def runner(limits: Limits | None = None) -> PluginRunner:
-    limits = limits or Limits(rss_bytes=2**40)
-    return PluginRunner(limits, Silent(), OwnProcess())
+    return PluginRunner(limits or Limits(turn_s=5.0), Silent())
 
 
 def settle(one: PluginRunner, number: int, names: list[str]) -> None:
@@ -112,24 +109,46 @@ def cpu_ms(do: Callable[[], object]) -> float:
     return (time.thread_time() - began) * 1e3
 
 
-def passes(site: Site, file: str, plugins: int) -> tuple[float, float, float]:
-    """Of a pass, in ms: of the thread that offers it; of all plugins; until all have seen it."""
+def child_s(one: PluginRunner) -> float:
+    """Processor time of the process of the plugins."""
+    assert one.pid is not None
+    return time.clock_gettime((~one.pid << 3) | 2)
+
+
+def child_mib(one: PluginRunner) -> float:
+    text = Path(f"/proc/{one.pid}/status").read_text()
+    return int(text.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def passes(site: Site, file: str, plugins: int) -> str:
+    """Of a pass, in ms: of the thread that offers it, of the agent, and of the plugins' process;
+    until all have seen it."""
     one = runner()
     for number in range(plugins):
         one.add(f"p{number}", file, {})
-    offered, seen = [], []
+    offered, agent, child, seen = list[float](), list[float](), list[float](), list[float]()
     for _ in range(PASSES):
         snapshot = next(site)
-        began, wall = time.thread_time(), time.monotonic()
+        cpu, theirs, wall = time.process_time(), child_s(one), time.monotonic()
+        began = time.thread_time()
         one.offer(snapshot)
         offered.append(time.thread_time() - began)
+        slept = time.thread_time()
         settle(one, snapshot.pass_id, one.names)
         seen.append(time.monotonic() - wall)
-    rows = one.rows()
+        time.sleep(0.02)
+        agent.append(time.process_time() - cpu - (time.thread_time() - slept))
+        child.append(child_s(one) - theirs)
+    rows, mib = one.rows(), child_mib(one)
     one.close()
     lost = sum(row["dropped"] + len(row["strikes"]) for row in rows)
     assert lost == 0, f"a pass was lost: {rows}"
-    return median_ms(offered), sum(row["cpu_ms"] for row in rows), median_ms(seen)
+    calls = sum(row["cpu_ms"] for row in rows) / plugins
+    return (
+        f"offer {median_ms(offered) * 1e3:.0f} us; agent {median_ms(agent):.2f} ms CPU, plugins' "
+        f"process {median_ms(child):.2f} ms, calling them {calls:.2f} ms of that for each "
+        f"({mib:.0f} MiB); all have seen it after {median_ms(seen):.1f} ms"
+    )
 
 
 def floor(site: Site, plugins: int) -> float:
@@ -149,19 +168,17 @@ def floor(site: Site, plugins: int) -> float:
 
 
 def making(site: Site) -> tuple[float, float, float, int]:
-    """Plain dicts; those that cannot be changed; copies of the plain ones for one plugin, in ms."""
-    plain, frozen, copied, count = [], [], [], 0
-    for _ in range(5):
-        snapshot = next(site)
-        made: list[Any] = []
-        plain.append(
-            cpu_ms(lambda: made.extend(plugin_input.CALLBACKS[n](snapshot) for n in CALLBACKS))  # noqa: B023
-        )
-        shared = SharedDicts(snapshot)
-        frozen.append(cpu_ms(lambda: [shared.of(n) for n in CALLBACKS]))  # noqa: B023
-        copied.append(cpu_ms(lambda: copy.deepcopy(made)))  # noqa: B023
-        count = sum(map(len, made))
-    return *(statistics.median(one) for one in (plain, frozen, copied)), count  # type: ignore[return-value]
+    """Encoding; decoding; the dicts, in ms; and how many they are."""
+    encoded, decoded, made, count = [], [], [], 0
+    encoder, decoder = Encoder(), Decoder()
+    for _ in range(6):
+        snapshot, data, got = next(site), list[bytes](), list[Snapshot]()
+        encoded.append(cpu_ms(lambda: data.append(encoder.encode(snapshot, KINDS))))  # noqa: B023
+        decoded.append(cpu_ms(lambda: got.append(decoder.decode(data[0]))))  # noqa: B023
+        shared = SharedDicts(got[0])
+        made.append(cpu_ms(lambda: [shared.of(name) for name in CALLBACKS]))  # noqa: B023
+        count = sum(len(shared.of(name)) for name in CALLBACKS)
+    return *(statistics.median(one) for one in (encoded, decoded, made)), count  # type: ignore[return-value]
 
 
 def under_changes(site: Site, folder: Path, seconds: float = 8.0) -> str:
@@ -169,7 +186,7 @@ def under_changes(site: Site, folder: Path, seconds: float = 8.0) -> str:
     file, hanging = folder / "edited.py", folder / "hanging.py"
     file.write_text(EDITED)
     hanging.write_text(HANGING)
-    one = runner(Limits(rss_bytes=2**40, hang_s=1.0))
+    one = runner(Limits(turn_s=5.0, hang_s=1.0))
     one.add("kept", str(file), {})
     one.add("reloaded", str(file), {})
     one.add("hangs", str(hanging), {})
@@ -228,27 +245,20 @@ def under_changes(site: Site, folder: Path, seconds: float = 8.0) -> str:
 def main() -> None:
     logging.disable(logging.CRITICAL)
     sizes = [int(one) for one in sys.argv[1:]] or [50, 1000]
-    memory = OwnProcess()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = folder / "idle.py"
         file.write_text(CODE)
         for guests in sizes:
             site = Site(guests)
-            plain, frozen, copied, count = making(site)
+            encoded, decoded, made, count = making(site)
             print(f"{guests} guests, {count} dicts in a pass")
-            print(f"  making them: plain {plain:.2f} ms, unchangeable {frozen:.2f} ms, once;")
-            print(f"  a deep copy for each plugin would be {copied:.2f} ms each")
+            print(f"  encoding {encoded:.2f} ms, decoding {decoded:.2f} ms, dicts {made:.2f} ms")
             for plugins in (1, 8):
-                offered, burnt, seen = passes(site, str(file), plugins)
-                least = floor(site, plugins)
-                print(
-                    f"  {plugins} plugins: offer {offered * 1e3:.0f} us of the collecting thread; "
-                    f"calling them {burnt / plugins:.2f} ms CPU for each (floor: the calls alone "
-                    f"{least / plugins:.2f} ms); all have seen it after {seen:.1f} ms"
-                )
+                least = floor(site, plugins) / plugins
+                print(f"  {plugins} plugins: {passes(site, str(file), plugins)}")
+                print(f"    (floor: the calls alone {least:.2f} ms for each)")
             print(f"  {under_changes(site, folder)}")
-    print(f"RSS {memory.rss() / 2**20:.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -167,7 +167,9 @@ def test_only_the_last_are_remembered(heard: Heard, monkeypatch: pytest.MonkeyPa
 def test_it_is_off_by_default_and_plugins_of_its_file_get_what_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patient = functools.partial(plugin_runner.Limits, slow_s=30.0, hang_s=60.0, change_s=60.0)
+    patient = functools.partial(
+        plugin_runner.Limits, slow_s=30.0, turn_s=30.0, hang_s=60.0, change_s=60.0
+    )
     monkeypatch.setattr(plugin_runner, "Limits", patient)  # nobody is blamed for a busy machine
     conf = cfg.ConfigOpts()
     conf.register_opts(options.OPTS, group=options.GROUP)

@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugins for tests, well-behaved and otherwise, and snapshots for them."""
+"""Plugins for tests, well-behaved and otherwise, and snapshots for them.
+
+Plugins run in a process of their own: what they saw is in files of a folder that the environment
+names.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import json
+import os
+import re
+import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from holdfast.ports.metric_plugins import Context
@@ -16,10 +25,36 @@ from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Entity, Reading, Snap
 
 HERE = "tests.metrics.plugged"
 BEGIN = datetime(2026, 11, 16, tzinfo=UTC)
-#: What plugins saw, under the key that they were configured with.
-SEEN: dict[str, list[Any]] = defaultdict(list)
-#: What lets go of those that hang.
-RELEASE = threading.Event()
+#: The variable that names the folder.
+FOLDER = "HOLDFAST_TESTS_PLUGGED"
+
+
+class Seen:
+    """What plugins saw, under the key that they were configured with."""
+
+    def __getitem__(self, key: str) -> list[Any]:
+        file = Path(os.environ[FOLDER], key)
+        lines = file.read_text().splitlines(True) if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+SEEN = Seen()
+
+
+def saw(key: str, *said: Any) -> None:
+    """Called by plugins."""
+    with open(Path(os.environ[FOLDER], key), "a") as file:
+        file.write(json.dumps(said[0] if len(said) == 1 else said, default=str) + "\n")
+
+
+def release() -> None:
+    """Let go of those that hang."""
+    Path(os.environ[FOLDER], "release").touch()
+
+
+def hang() -> None:
+    while not Path(os.environ[FOLDER], "release").exists():
+        time.sleep(0.005)
 
 
 class Keyed:
@@ -33,24 +68,24 @@ class Keyed:
 
 class Counting(Keyed):
     def on_host(self, d: Any) -> None:
-        SEEN[self.key].append(d["ctx"]["pass_id"])
+        saw(self.key, d["ctx"]["pass_id"])
 
 
 class Everything(Keyed):
     def on_host(self, d: Any) -> None:
-        SEEN[self.key].append(("on_host", d))
+        saw(self.key, "on_host", d)
 
     def on_cpu(self, d: Any, ctx: Context) -> None:
-        SEEN[self.key].append(("on_cpu", d, ctx))
+        saw(self.key, "on_cpu", d, [ctx.pass_id, ctx.host, ctx.config_version, ctx.shadow])
 
     def on_ram(self, d: Any, limit: float = 3.0) -> None:
-        SEEN[self.key].append(("on_ram", d, limit))
+        saw(self.key, "on_ram", d, limit)
 
     def on_volume(self, d: Any, ctx: Context | None = None) -> None:
-        SEEN[self.key].append(("on_volume", d, ctx))
+        saw(self.key, "on_volume", d, ctx is not None)
 
     def close(self) -> None:
-        SEEN[self.key].append(("close",))
+        saw(self.key, ["close"])
 
 
 class Raising(Keyed):
@@ -70,7 +105,7 @@ class Boundless(Keyed):
 
 class Slow(Keyed):
     def on_host(self, d: Any) -> None:
-        SEEN[self.key].append(d["ctx"]["pass_id"])
+        saw(self.key, d["ctx"]["pass_id"])
         time.sleep(0.4)
 
 
@@ -78,22 +113,22 @@ class Lazy(Keyed):
     """Slower than passes come, and never too slow."""
 
     def on_cpu(self, d: Any) -> None:
-        SEEN[self.key].append(d["ctx"]["pass_id"])
+        saw(self.key, d["ctx"]["pass_id"])
         time.sleep(0.03)
 
 
 class Hanging(Keyed):
     def on_host(self, d: Any) -> None:
-        SEEN[self.key].append(d["ctx"]["pass_id"])
-        RELEASE.wait()
+        saw(self.key, d["ctx"]["pass_id"])
+        hang()
 
 
 class Held(Keyed):
     """Behind until it is let go."""
 
     def on_cpu(self, d: Any) -> None:
-        SEEN[self.key].append(d["ctx"]["pass_id"])
-        RELEASE.wait()
+        saw(self.key, d["ctx"]["pass_id"])
+        hang()
 
 
 class Spinning(Keyed):
@@ -139,15 +174,121 @@ class Spoiling(Keyed):
                 change()
             except (TypeError, AttributeError):
                 continue
-            SEEN[self.key].append(name)
+            saw(self.key, name)
 
 
 class HangingAtFirst(Keyed):
     def __init__(self) -> None:
-        RELEASE.wait()
+        hang()
 
     def on_host(self, d: Any) -> None:
         pass
+
+
+class Quiet:
+    """All callbacks, a little work, and nothing else."""
+
+    def on_host(self, d: Any) -> None:
+        sum(range(1000))
+
+    on_cpu = on_ram = on_volume = on_bandwidth = on_host
+
+
+class Backtracking(Keyed):
+    """In C code that holds the interpreter's lock for an hour."""
+
+    def on_host(self, d: Any) -> None:
+        re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+class Threads(Keyed):
+    """Leaves eight threads behind that never rest."""
+
+    started = False
+
+    def on_host(self, d: Any) -> None:
+        def spin() -> None:
+            while True:
+                pass
+
+        for _ in range(0 if self.started else 8):
+            threading.Thread(target=spin, daemon=True).start()
+        self.started = True
+
+
+class Forking(Keyed):
+    """Leaves a copy of the process behind, and a program in a session of its own."""
+
+    started = False
+
+    def on_host(self, d: Any) -> None:
+        if self.started:
+            return
+        self.started = True
+        program = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+        pid = os.fork()
+        if not pid:
+            time.sleep(3600)
+        saw(self.key, pid, program.pid)
+
+
+class Returning(Keyed):
+    """Forks, and lets both copies return."""
+
+    def on_host(self, d: Any, ctx: Context) -> None:
+        os.fork()
+        saw(self.key, os.getpid())
+        ctx.tell("twice")
+
+
+class Multiplying(Keyed):
+    def on_host(self, d: Any) -> None:
+        for _ in range(100):
+            if not os.fork():
+                time.sleep(3600)
+        time.sleep(3600)
+
+
+class Printing(Keyed):
+    def on_host(self, d: Any) -> None:
+        for file in (sys.stdout, sys.stderr):
+            print("x" * 100_000, file=file, flush=True)
+        os.write(1, b"x" * 100_000)
+        os.close(0)
+        saw(self.key, sys.stdin is not None)
+
+
+class Closing(Keyed):
+    def on_host(self, d: Any) -> None:
+        os.closerange(3, 256)
+
+
+class Babbling(Keyed):
+    """Writes into every file that is open, the socket to the agent too."""
+
+    def on_host(self, d: Any) -> None:
+        for number in range(3, 32):
+            try:
+                os.write(number, b'{"turn": [], "strikes": 7}')
+            except OSError:
+                continue
+
+
+class Leaving(Keyed):
+    def on_host(self, d: Any) -> None:
+        os._exit(3)
+
+
+class Crashing(Keyed):
+    def on_host(self, d: Any) -> None:
+        ctypes.string_at(0)
+
+
+class Greedy(Keyed):
+    """Wants more memory at once than there may be."""
+
+    def on_host(self, d: Any) -> None:
+        bytearray(2**33)
 
 
 class Nothing:

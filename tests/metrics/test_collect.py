@@ -337,7 +337,7 @@ def test_plugins_get_names_units_and_what_is_missing(house: House) -> None:
     assert "load1" in host["missing"]
     assert (cpu["uuid"], cpu["project"], cpu["flavor_vcpus"]) == ("web", "p", 2)
     assert cpu["util_ratio"] == pytest.approx(1.0)
-    assert cpu["missing"] == ["haltpoll_ok_ns", "haltpoll_fail_ns"]
+    assert cpu["missing"] == ("haltpoll_ok_ns", "haltpoll_fail_ns")
     assert [one["id"] for one in cpu["vcpus"]] == [0, 1]
     assert set(cpu["vcpus"][0]) == {
         *("id", "state", "time_ns", "delay_ns", "steal_ratio", "missing")

@@ -20,9 +20,9 @@ from holdfast.alarms.tracks import CLEARED, RAISED, Change, Group
 from holdfast.app.agent import Measuring, measuring
 from holdfast.cmd import client
 from holdfast.metrics import plugin_code
-from holdfast.metrics.linux import OwnProcess
 from holdfast.metrics.passes import MetricsPart, Stages
-from holdfast.metrics.plugin_code import BadPlugins, Wanted, callbacks
+from holdfast.metrics.plugin_child import callbacks
+from holdfast.metrics.plugin_code import BadPlugins, Wanted
 from holdfast.metrics.plugin_events import MOST_STANDING, PluginEvents
 from holdfast.metrics.plugin_input import SharedDicts
 from holdfast.metrics.plugin_manager import PluginManager
@@ -33,7 +33,7 @@ from holdfast.model.errors import Unavailable
 from holdfast.ports.metric_plugins import Context, Note
 from holdfast.ports.metrics import Snapshot
 from holdfast.runtime.clock import Clock, SystemClock
-from tests.metrics.plugged import HERE, SEEN, Host
+from tests.metrics.plugged import FOLDER, HERE, SEEN, Host
 from tests.metrics.test_collect import World
 from tests.processes import eventually
 from tests.simclock import SimClock
@@ -42,7 +42,7 @@ PAGE = Path(__file__).parents[2] / "docs/reference/metric-plugins.md"
 
 
 #: Nobody is blamed for a busy machine.
-PATIENT = Limits(slow_s=30.0, hang_s=60.0, change_s=60.0)
+PATIENT = Limits(slow_s=30.0, turn_s=30.0, hang_s=60.0, change_s=60.0)
 
 
 def soon(true: Callable[[], object]) -> None:
@@ -76,7 +76,7 @@ class Site:
     def __init__(self, clock: Clock | None = None, **stages: Any) -> None:
         self.host = Host()
         self.news = PluginEvents("cmp-7")
-        self.runner = PluginRunner(PATIENT, self.news, OwnProcess())
+        self.runner = PluginRunner(PATIENT, self.news)
         self.sink = Sink()
         sinks = (*stages.pop("sinks", ()), self.sink)
         made = Stages(self.runner, self.news, sinks=sinks, **stages)
@@ -84,9 +84,16 @@ class Site:
         self.part = MetricsPart(self.host, 0.05, clock, made)  # type: ignore[arg-type]
 
 
+@pytest.fixture(autouse=True)
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where plugins write down what they saw."""
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    monkeypatch.setenv(FOLDER, str(folder))
+
+
 @pytest.fixture
 def build() -> Iterator[Callable[..., Site]]:
-    SEEN.clear()
     made: list[Site] = []
 
     def site(**stages: Any) -> Site:
@@ -312,7 +319,6 @@ def test_the_file_is_followed_and_only_what_changed_in_it_is_done(
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[tuple[Measuring, str]]:
-    SEEN.clear()
     conf = configuration.load([], [])
     conf.set_override("interval_s", 0.1, "metrics")
     admin, clock = Admin(), SystemClock()
@@ -339,10 +345,10 @@ def test_plugins_are_changed_by_commands_while_the_agent_runs(
     _, place = agent
     file = tmp_path / "mine.py"
     code = (
-        "from tests.metrics.plugged import SEEN\n"
+        "from tests.metrics.plugged import saw\n"
         "class Mine:\n"
         "    def configure(self, config): self.key = config.get('key', 'mine')\n"
-        "    def on_host(self, d): SEEN[self.key].append({n})\n"
+        "    def on_host(self, d): saw(self.key, {n})\n"
     )
     file.write_text(code.format(n=1))
     there = ("--socket", place)

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric plugins on real threads: what they get, what becomes of those that misbehave, and changes
-while passes go on."""
+"""Metric plugins in their real process: what they get, what becomes of those that misbehave, and
+changes while passes go on."""
 
 from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 import random
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,19 +20,20 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from holdfast.metrics import plugin_input
-from holdfast.metrics.linux import OwnProcess
-from holdfast.metrics.plugin_input import SharedDicts
-from holdfast.metrics.plugin_runner import OFF, ON, Limits, Own, PluginRunner
+from holdfast.metrics.plugin_input import Decoder, Encoder, SharedDicts
+from holdfast.metrics.plugin_runner import OFF, ON, Limits, PluginRunner
 from holdfast.model.errors import Conflict, HoldfastError, InvalidInput, NotFound
 from holdfast.ports.metric_plugins import CALLBACKS, Context, Note
-from tests.metrics.plugged import BEGIN, HERE, RELEASE, SEEN, Host
+from holdfast.ports.metrics import KINDS, Snapshot
+from tests.metrics.plugged import BEGIN, FOLDER, HERE, SEEN, Host, release
 from tests.processes import PATIENCE_S, eventually
 
 #: So that nobody is blamed for a busy machine; a test says which limit it is about.
-PATIENT = {"slow_s": 30.0, "within_s": 600.0, "hang_s": 60.0, "change_s": 60.0}
+PATIENT = {"slow_s": 30.0, "turn_s": 30.0, "within_s": 600.0, "hang_s": 60.0, "change_s": 60.0}
 
 
 class Heard:
@@ -49,19 +54,14 @@ class Heard:
         self.notes.append(note)
 
 
-class Large(OwnProcess):
-    def rss(self) -> int:
-        return 2**30
-
-
 class Bench:
     """A runner, whose passes are made by hand."""
 
-    def __init__(self, guests: int = 2, own: Own | None = None, **limits: Any) -> None:
+    def __init__(self, guests: int = 2, **limits: Any) -> None:
         self.host = Host(guests)
         self.heard = Heard()
         self.limits = Limits(**{**PATIENT, **limits})
-        self.runner = PluginRunner(self.limits, self.heard, own or OwnProcess())
+        self.runner = PluginRunner(self.limits, self.heard)
 
     def limit(self, name: str, value: float) -> None:
         """From now on."""
@@ -78,16 +78,11 @@ class Bench:
             time.sleep(interval_s)
 
     def offer(self) -> None:
-        """A pass. Where the machine is slow those that are quick get the time they need: a queue of
-        two is nothing then."""
+        """A pass. Where the machine is slow the process gets the time it needs: a queue of two is
+        nothing then."""
         self.runner.offer(next(self.host))
-        quick = (":Counting", ":Everything", "mine.py")
-
-        def keep_up() -> bool:
-            lanes = [one.lane for one in self.runner._slots.values() if one.use.endswith(quick)]
-            return all(one.state != ON or len(one._waiting) < self.limits.waiting for one in lanes)
-
-        eventually(keep_up, every=0.002)
+        waiting, most = self.runner._waiting, self.limits.waiting
+        eventually(lambda: self.runner.pid is None or len(waiting) < most, every=0.002)
 
     def until(self, true: Callable[[], object]) -> None:
         """Passes, until it is so."""
@@ -112,9 +107,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Iterator[Callable[..., Bench]]:
-    SEEN.clear()
-    RELEASE.clear()
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    monkeypatch.setenv(FOLDER, str(folder))
     made: list[Bench] = []
 
     def build(*args: Any, **limits: Any) -> Bench:
@@ -122,13 +118,12 @@ def bench() -> Iterator[Callable[..., Bench]]:
         return made[-1]
 
     yield build
-    RELEASE.set()
+    release()
     for one in made:
         one.runner.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("plugin-"):
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive(), thread.name
+    assert not any(thread.name == "plugins" for thread in threading.enumerate())
+    left = [one for one in psutil.Process().children() if "plugin_child" in " ".join(one.cmdline())]
+    assert left == []
 
 
 # what they get
@@ -151,12 +146,9 @@ def test_a_plugin_is_called_for_what_it_has_and_gets_ctx_where_it_takes_it(
     assert called == ["on_host", *["on_cpu"] * 2, *["on_ram"] * 2, *["on_volume"] * 2, "close"]
     cpu, ram, volume = (SEEN["e"][place] for place in (1, 3, 5))
     assert (cpu[1]["name"], cpu[1]["util_ratio"], cpu[1]["vcpus"][0]["id"]) == ("web0", 0.9, 0)
-    assert (cpu[2].pass_id, cpu[2].host, cpu[2].config_version, cpu[2].shadow) == (
-        *(1, "cmp-7", 1),
-        False,
-    )
+    assert cpu[2] == [1, "cmp-7", 1, False]
     assert ram[2] == 3.0
-    assert volume[2] == cpu[2]
+    assert volume[2] is True
 
 
 def test_no_plugin_can_change_what_another_gets(bench: Callable[..., Bench]) -> None:
@@ -171,12 +163,13 @@ def test_no_plugin_can_change_what_another_gets(bench: Callable[..., Bench]) -> 
     assert all(d["util_ratio"] == 0.9 and d["ctx"]["host"] == "cmp-7" for d in shared)
 
 
-def test_a_dict_is_a_dict_and_its_copies_can_be_changed(bench: Callable[..., Bench]) -> None:
-    one = bench()
-    one.add("Everything", "e")
-    one.passes(1)
-    one.settle()
-    d = next(said[1] for said in SEEN["e"] if said[0] == "on_cpu")
+def received(snapshot: Snapshot) -> SharedDicts:
+    """What plugins get of a snapshot in their process."""
+    return SharedDicts(Decoder().decode(Encoder().encode(snapshot, KINDS)))
+
+
+def test_a_dict_is_a_dict_and_its_copies_can_be_changed() -> None:
+    d = received(next(Host())).of("on_cpu")[0]
     assert isinstance(d, dict)
     assert json.loads(json.dumps(d, default=str))["vcpus"][0]["id"] == 0
     for made in (dict(d), copy.copy(d), copy.deepcopy(d), pickle.loads(pickle.dumps(d)), d | {}):  # noqa: S301
@@ -196,19 +189,28 @@ def test_there_is_nothing_in_any_dict_that_could_be_changed() -> None:
             return any(map(changeable, value))
         return isinstance(value, list | set)
 
-    shared = SharedDicts(next(Host()))
+    shared = received(next(Host()))
     for name in CALLBACKS:
         assert shared.of(name)
         assert not any(map(changeable, shared.of(name))), name
 
 
-def test_dicts_are_made_once_for_all_plugins(bench: Callable[..., Bench]) -> None:
-    one = bench()
-    one.add("Everything", "a")
-    one.add("Everything", "b")
-    one.passes(1)
-    one.settle()
-    assert all(x[1] is y[1] for x, y in zip(SEEN["a"], SEEN["b"], strict=True))
+def test_dicts_are_made_once_for_all_plugins() -> None:
+    shared = received(next(Host()))
+    assert all(shared.of(name) is shared.of(name) for name in CALLBACKS)
+
+
+def test_the_process_gets_what_the_agent_has_and_forgets_guests_that_are_gone() -> None:
+    host, encoder, decoder = Host(3), Encoder(), Decoder()
+    for _ in range(3):
+        sent = next(host)
+        got = decoder.decode(encoder.encode(sent, KINDS))
+        assert (got.host, got.pass_id, got.at, got.elapsed_s) == ("cmp-7", sent.pass_id, sent.at, 1)
+        for name, make in plugin_input.CALLBACKS.items():
+            assert make(got) == make(sent), name
+        host.guests.pop()
+    assert [len(decoder._known), len(encoder._known)] == [1 + 1 + 3 + 3] * 2
+    assert decoder.decode(encoder.encode(next(host), ["host"])).tables.keys() == {"host"}
 
 
 # those that misbehave
@@ -221,13 +223,15 @@ def test_dicts_are_made_once_for_all_plugins(bench: Callable[..., Bench]) -> Non
         ("Exiting", "on_host raised SystemExit: 3"),
         ("Boundless", "on_host raised ValueError: value is inf: write a finite number"),
         ("Slow", "on_host took"),
-        ("Burning", "ms of processor time"),
+        ("Burning", "a pass took"),
+        ("Greedy", "on_host raised MemoryError"),
     ],
 )
 def test_five_strikes_switch_a_plugin_off_and_nobody_else_notices(
     bench: Callable[..., Bench], kind: str, why: str
 ) -> None:
-    one = bench(50, slow_s=0.3 if kind == "Slow" else 30.0)
+    turn_s = 0.25 if kind == "Burning" else 30.0
+    one = bench(50, slow_s=0.3 if kind == "Slow" else 30.0, turn_s=turn_s)
     bad, good = one.add(kind), one.add("Counting", "good")
     one.until(lambda: one.state(bad) == OFF)
     one.passes(3)
@@ -263,27 +267,23 @@ def test_what_cannot_be_passed_on_is_refused_to_who_tells_it(odd: dict[str, Any]
 
 
 def test_nobody_is_to_blame_for_the_time_that_others_take(bench: Callable[..., Bench]) -> None:
-    one, over = bench(20, slow_s=0.01), threading.Event()
-    one.add("Everything", "e")
-
-    def burn() -> None:
-        while not over.is_set():
-            pass
-
-    burners = [threading.Thread(target=burn) for _ in range(4)]
-    for thread in burners:
-        thread.start()
+    one = bench(50, slow_s=0.01, turn_s=0.02)
+    one.runner.add("quiet", f"{HERE}:Quiet", {})
+    burn = [sys.executable, "-c", "while True: pass"]
+    burners = [subprocess.Popen(burn) for _ in range(4)]
     longest_s = 0.0
-    for _ in range(10):
-        began = time.monotonic()
-        one.offer()
-        one.settle()
-        longest_s = max(longest_s, time.monotonic() - began)
-    over.set()
-    for thread in burners:
-        thread.join()
-    assert longest_s > 0.01  # it had to wait
-    assert one.runner.row("e")["strikes"] == []
+    try:
+        for _ in range(10):
+            began = time.monotonic()
+            one.offer()
+            one.settle()
+            longest_s = max(longest_s, time.monotonic() - began)
+    finally:
+        for process in burners:
+            process.kill()
+            process.wait()
+    assert longest_s > 0.02  # it had to wait
+    assert one.runner.row("quiet")["strikes"] == []
 
 
 def test_four_strikes_are_forgiven_after_a_while(bench: Callable[..., Bench]) -> None:
@@ -319,75 +319,199 @@ def test_a_pass_in_which_all_guests_make_it_raise_is_one_strike(
     assert one.state(bad) == ON
 
 
-@pytest.mark.parametrize("kind", ["Hanging", "Spinning"])
-def test_a_plugin_that_never_returns_is_cut_off_and_nobody_else_notices(
+def seen_or_dropped(one: Bench, name: str) -> None:
+    """No pass is lost that is not counted, and none is seen twice."""
+    one.until(lambda: one.runner.pid is not None)
+    one.passes(3)
+    one.settle()
+    assert len(set(SEEN[name])) == len(SEEN[name])
+    assert len(SEEN[name]) + one.runner.row(name)["dropped"] == one.host.passes
+    assert SEEN[name][-1] == one.host.passes
+
+
+@pytest.mark.parametrize("kind", ["Hanging", "Spinning", "Backtracking"])
+def test_a_plugin_that_never_returns_is_cut_off_and_the_others_go_on(
     bench: Callable[..., Bench], kind: str
 ) -> None:
     one = bench(hang_s=2)
     bad = one.add(kind)
     one.add("Counting", "good")
-    took_s = []
+    old, took_s = one.runner.pid, []
     while one.state(bad) == ON:
         began = time.monotonic()
         one.runner.offer(next(one.host))
         took_s.append(time.monotonic() - began)
-        one.settle("good")
         time.sleep(0.02)
-        assert one.host.passes < 500
-    one.passes(3)
-    one.settle()
+        assert one.host.passes < 1500
     assert one.heard.offs == {bad: "on_host did not come back within 2 s"}
-    assert SEEN["good"] == list(range(1, one.host.passes + 1))
     # under a millisecond where nobody else runs; who waited for it would wait until it is cut off
     assert sorted(took_s)[len(took_s) // 2] < 1.0
     assert len(SEEN[bad]) <= 1
+    seen_or_dropped(one, "good")
+    assert one.runner.pid != old
+    assert list(one.heard.offs) == [bad]
 
 
-def test_a_loop_that_never_ends_is_ended(bench: Callable[..., Bench]) -> None:
-    one = bench(hang_s=0.2)
-    one.add("Spinning")
-    one.until(lambda: one.heard.offs)
-    one.until(lambda: not any(t.name == "plugin-spinning" for t in threading.enumerate()))
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("Leaving", r"on_host ended the process of the plugins \(exit code 3\)"),
+        ("Crashing", r"on_host ended the process of the plugins \(SIGSEGV\)"),
+        ("Closing", r"on_host ended the process of the plugins"),
+        ("Babbling", "it wrote to the socket of the process"),
+        ("Multiplying", "plugins started 64 processes or more"),
+    ],
+)
+def test_a_plugin_that_takes_the_process_with_it_is_switched_off_at_once(
+    bench: Callable[..., Bench], kind: str, why: str
+) -> None:
+    one = bench()
+    one.add("Counting", "good")
+    bad = one.add(kind)
+    one.until(lambda: one.state(bad) == OFF)
+    assert re.search(why, one.heard.offs[bad])
+    seen_or_dropped(one, "good")
+    assert list(one.heard.offs) == [bad]
+
+
+def test_threads_of_a_plugin_that_never_rest_are_ended_with_the_plugin(
+    bench: Callable[..., Bench],
+) -> None:
+    one = bench(turn_s=0.25)
+    one.add("Counting", "good")
+    bad = one.add("Threads")
+    old = one.runner.pid
+    one.until(lambda: one.state(bad) == OFF)
+    assert "its threads and processes took" in one.heard.offs[bad]
+    one.until(lambda: one.runner.pid not in (old, None))
+    seen_or_dropped(one, "good")
+    assert one.runner.pid is not None
+    assert psutil.Process(one.runner.pid).num_threads() == 1
+    assert list(one.heard.offs) == [bad]
+
+
+def test_processes_of_a_plugin_end_with_the_plugin(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    one.add("Counting", "good")
+    bad = one.add("Forking")
+    one.until(lambda: SEEN[bad])
+    pids = SEEN[bad][0]
+    assert all(map(psutil.pid_exists, pids))
+    one.runner.remove(bad)
+    eventually(lambda: not any(map(psutil.pid_exists, pids)))
+    seen_or_dropped(one, "good")
+    assert one.heard.offs == {}
+
+
+def test_a_copy_of_the_process_says_nothing(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    bad = one.add("Returning")
+    one.add("Counting", "good")
+    one.passes(1)
+    one.settle()
+    eventually(lambda: len(set(SEEN[bad])) == 2)
+    assert (SEEN["good"], len(one.heard.notes)) == ([1], 1)
+    assert one.runner.row(bad)["strikes"] == []
+
+
+def test_what_plugins_print_goes_nowhere(
+    bench: Callable[..., Bench], capfd: pytest.CaptureFixture[str]
+) -> None:
+    one = bench()
+    one.add("Printing", "p")
+    one.passes(1)
+    one.settle()
+    assert SEEN["p"] == [True]
+    assert "xxx" not in "".join(capfd.readouterr())
+
+
+def test_a_process_that_somebody_else_ends_is_started_again_and_nobody_is_blamed(
+    bench: Callable[..., Bench],
+) -> None:
+    one = bench()
+    one.add("Counting", "good")
+    one.passes(2)
+    one.settle()
+    old = one.runner.pid
+    assert old is not None
+    os.kill(old, signal.SIGKILL)
+    one.until(lambda: one.runner.pid not in (old, None))
+    seen_or_dropped(one, "good")
+    assert one.heard.offs == {}
+
+
+AGENT = """
+import sys, time
+from holdfast.metrics.plugin_runner import Limits, PluginRunner
+from tests.metrics.plugged import HERE, Host
+from tests.metrics.test_plugins import Heard
+runner = PluginRunner(Limits(hang_s=600.0), Heard())
+runner.add("hangs", f"{HERE}:Hanging", {"key": "hangs"})
+runner.offer(next(Host()))
+print(runner.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_process_ends_with_the_agent(bench: Callable[..., Bench]) -> None:
+    bench()
+    agent = subprocess.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE)
+    assert agent.stdout is not None
+    process = psutil.Process(int(agent.stdout.readline()))
+    eventually(lambda: SEEN["hangs"])
+    agent.kill()
+    agent.wait()
+    agent.stdout.close()
+    process.wait(PATIENCE_S)
+
+
+def test_the_process_is_limited(bench: Callable[..., Bench]) -> None:
+    one = bench(50, memory_bytes=100 * 2**20)
+    one.runner.add("noisy", "noisy_neighbour", {})
+    one.runner.add("log", "log_exceptional", {})
+    one.passes(30)
+    one.settle()
+    process = psutil.Process(one.runner.pid)
+    assert process.rlimit(psutil.RLIMIT_DATA) == (164 * 2**20, 164 * 2**20)
+    assert process.rlimit(psutil.RLIMIT_NOFILE) == (256, 256)
+    assert process.rlimit(psutil.RLIMIT_CPU)[0] > 0
+    assert process.nice() > psutil.Process().nice()
+    assert process.memory_info().rss <= 36 * 2**20
 
 
 def test_code_that_hangs_when_it_is_loaded_is_refused_in_time(bench: Callable[..., Bench]) -> None:
     one = bench()
     one.add("Counting", "good")
     one.limit("change_s", 0.5)
-    with pytest.raises(InvalidInput, match=r"was not there after 0.5 s"):
+    with pytest.raises(InvalidInput, match=r"its code did not come back within 0.5 s"):
         one.add("HangingAtFirst", "h")
     one.limit("change_s", 60.0)
     with pytest.raises(NotFound, match="there is no plugin h: there are good"):
         one.runner.remove("h")
-    one.passes(3)
-    one.settle()
+    seen_or_dropped(one, "good")
     assert one.runner.names == ["good"]
-    assert SEEN["good"] == [1, 2, 3]
     assert one.heard.offs == {}  # who wanted it knows, and there is nothing that could be enabled
 
 
 def test_a_plugin_that_leaks_is_the_one_that_is_switched_off(bench: Callable[..., Bench]) -> None:
-    memory = OwnProcess()
-    limit = memory.rss() + 40 * 2**20
-    one = bench(own=memory, rss_bytes=limit)
+    one = bench(memory_bytes=60 * 2**20)
     one.add("Counting", "older")
     bad = one.add("Leaking")
     one.add("Counting", "newer")
     one.until(lambda: one.state(bad) == OFF)
-    one.passes(30)
-    one.settle()
+    assert re.search(
+        r"more than 60 MiB, [0-9]+ MiB of that since this one ran", one.heard.offs[bad]
+    )
+    seen_or_dropped(one, "older")
+    seen_or_dropped(one, "newer")
+    assert psutil.Process(one.runner.pid).memory_info().rss < 36 * 2**20  # it was given back
     assert list(one.heard.offs) == [bad]
-    assert "MiB while this plugin was at work" in one.heard.offs[bad]
-    assert memory.rss() < limit - 20 * 2**20  # it was given back
-    assert SEEN["older"] == SEEN["newer"] == list(range(1, one.host.passes + 1))
-    memory.close()
 
 
 def test_memory_that_no_plugin_took_is_no_plugins_fault(bench: Callable[..., Bench]) -> None:
-    one = bench(own=Large())
+    one = bench(memory_bytes=8 * 2**20)
     one.add("Counting", "good")
-    one.passes(3)
-    one.settle()
+    one.until(lambda: "but none of them grew" in one.runner.problem)
     assert one.heard.offs == {}
     assert one.state("good") == ON
 
@@ -399,8 +523,9 @@ def test_a_plugin_that_is_behind_misses_the_oldest_passes_which_is_counted(
     held = one.add("Held")
     one.passes(1)
     eventually(lambda: SEEN[held] == [1])
-    one.passes(19, 0.0)
-    RELEASE.set()
+    for _ in range(19):
+        one.runner.offer(next(one.host))
+    release()
     one.settle()
     row = one.runner.row(held)
     assert SEEN[held] == [1] * 4 + [19] * 4 + [20] * 4  # the latest are what it sees
@@ -424,16 +549,15 @@ def test_one_that_was_switched_off_can_be_enabled_again_and_begins_anew(
         one.runner.enable(bad)
 
 
-def test_threads_that_hang_do_not_pile_up(bench: Callable[..., Bench]) -> None:
-    one = bench(hang_s=0.05)
+def test_one_that_hangs_can_be_enabled_as_often_as_it_is_cut_off(
+    bench: Callable[..., Bench],
+) -> None:
+    one = bench(hang_s=0.2)
     bad = one.add("Hanging")
-    for _ in range(2):
+    for _ in range(3):
         one.until(lambda: one.state(bad) == OFF)
+        assert one.runner.pid is None  # there is nobody to run
         one.runner.enable(bad)
-    one.until(lambda: one.state(bad) == OFF)
-    with pytest.raises(Conflict, match="left 3 threads that do not end"):
-        one.runner.enable(bad)
-    assert one.runner.row(bad)["lost_threads"] == 3
 
 
 # what cannot be
@@ -509,13 +633,13 @@ def test_a_file_with_two_plugins_wants_to_know_which(
 # changes while it runs
 
 CODE = """
-from tests.metrics.plugged import SEEN
+from tests.metrics.plugged import saw
 class Mine:
     def __init__(self):
         self.seen = 0
     def on_host(self, d, ctx):
         self.seen += 1
-        SEEN["shadow" if ctx.shadow else "live"].append((ctx.pass_id, {version}))
+        saw("shadow" if ctx.shadow else "live", ctx.pass_id, {version})
         {more}
 """
 
@@ -529,8 +653,7 @@ class Editor:
 
 
 def live(one: Bench) -> list[int]:
-    """The passes that were seen, by old code or new, which may be at work on two of them at once;
-    what is seen twice would be there twice."""
+    """The passes that were seen, by old code or new; what is seen twice would be there twice."""
     end = time.monotonic() + PATIENCE_S
     while len(SEEN["live"]) < one.host.passes and time.monotonic() < end:
         time.sleep(0.01)
@@ -588,7 +711,7 @@ def test_old_code_can_be_rolled_back_to_and_has_kept_what_it_knew(
     bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
     one, editor = bench(), Editor(tmp_path / "mine.py")
-    editor.write(1, 'SEEN["count"].append(self.seen)')
+    editor.write(1, 'saw("count", self.seen)')
     one.runner.add("mine", str(editor.file), {})
     with pytest.raises(Conflict, match="no code before"):
         one.runner.roll_back("mine")
@@ -630,7 +753,7 @@ def test_new_code_that_fails_leaves_the_old_in_force(
         before = one.host.passes
         eventually(lambda: one.host.passes > before + 1)
     one.settle()
-    assert SEEN["live"] == [(number, 1) for number in range(1, one.host.passes + 1)]
+    assert SEEN["live"] == [[number, 1] for number in range(1, one.host.passes + 1)]
     assert one.heard.offs == {}
 
 
@@ -732,8 +855,8 @@ def test_two_cannot_change_the_same_plugin_at_once(bench: Callable[..., Bench]) 
     eventually(lambda: "h" in one.runner._changing)
     with pytest.raises(Conflict, match="being changed just now"):
         one.runner.remove("h")
-    one.add("Counting", "good")  # others are not held up
-    RELEASE.set()
+    release()
+    one.add("Counting", "good")
     waiting.join()
     one.runner.remove("h")
     with pytest.raises(NotFound, match="there is no plugin h: there are good"):

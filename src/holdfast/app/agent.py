@@ -39,7 +39,6 @@ from holdfast.metrics.admin import MetricsCommands
 from holdfast.metrics.collector import Collector
 from holdfast.metrics.fields import Fields
 from holdfast.metrics.history import Recent
-from holdfast.metrics.linux import OwnProcess
 from holdfast.metrics.passes import MetricsPart, Sink, Stages
 from holdfast.metrics.plugin_events import PluginEvents
 from holdfast.metrics.plugin_manager import PluginManager
@@ -313,10 +312,9 @@ class Measuring:
         sinks: Sequence[Sink] = (),
     ) -> None:
         self._measures = measures
-        self._own = OwnProcess()
         self.news = PluginEvents(host)
-        limits = Limits(rss_bytes=settings.plugins_memory_mib * MIB)
-        self.runner = PluginRunner(limits, self.news, self._own)
+        limits = Limits(memory_bytes=settings.plugins_memory_mib * MIB)
+        self.runner = PluginRunner(limits, self.news)
         self._plugins = PluginManager(self.runner, settings.plugins_file, clock)
         tell, turns = (alarms.notify, alarms.turns) if alarms else (None, None)
         standing = alarms.standing if alarms else tuple
@@ -335,7 +333,6 @@ class Measuring:
         self.part.stop()
         self._plugins.stop()
         self._measures.close()
-        self._own.close()
 
 
 class Losses:

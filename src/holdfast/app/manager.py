@@ -171,8 +171,6 @@ def speak(conf: cfg.ConfigOpts, clock: Clock, store: Store) -> Sequence[Sink]:
 
 #: Queue length. Each notification is a snapshot, and Nova sends all of a host at once.
 WAITING: Final = 1000
-#: Memory limit of the whole manager process.
-RSS_BYTES: Final = 2**30
 
 
 class Plugins:
@@ -194,13 +192,11 @@ class Plugins:
 
     def _started(self) -> "PluginRunner":
         if self.runner is None:
-            from holdfast.metrics.linux import OwnProcess
             from holdfast.metrics.plugin_events import PluginLog
             from holdfast.metrics.plugin_manager import PluginManager
             from holdfast.metrics.plugin_runner import Limits, PluginRunner
 
-            limits = Limits(waiting=WAITING, rss_bytes=RSS_BYTES)
-            self.runner = PluginRunner(limits, PluginLog(), OwnProcess())
+            self.runner = PluginRunner(Limits(waiting=WAITING), PluginLog())
             self.context = PluginManager(self.runner, self._path, SystemClock())
             self.context.start()
         return self.runner

@@ -125,15 +125,15 @@ class Base(Command):
                 self.app.LOG.error("%s: %s", ref, error)
         return done
 
-    def poll(self, read: Callable[[], _T], every_s: float, patience: int) -> _T:
+    def poll(self, read: Callable[[], _T], interval_s: float, patience: int) -> _T:
         """Wait and read; repeat while the server is unreachable, at most `patience` times."""
         for _ in range(patience - 1):
-            dates.sleep(every_s)
+            dates.sleep(interval_s)
             try:
                 return read()
             except (NotReachable, Unavailable) as error:
                 self.app.LOG.debug("%s", error)
-        dates.sleep(every_s)
+        dates.sleep(interval_s)
         return read()
 
 

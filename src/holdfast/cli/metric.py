@@ -29,7 +29,7 @@ _SHORT = ("name", "use", "state", "why", "passes", "dropped", "strikes", "mean_m
 _LONG = (
     *("name", "use", "source", "state", "why", "callbacks", "config", "config_version", "passes"),
     *("dropped", "strikes", "mean_ms", "cpu_ms", "slowest_ms", "grew_kib", "notes", "reloads"),
-    *("can_roll_back", "lost_threads"),
+    "can_roll_back",
 )
 
 
@@ -146,7 +146,7 @@ class Remove(Asking):
 class Enable(_Change):
     """Enable a switched-off metric plugin again.
 
-    The plugin starts fresh, with the same code and configuration.
+    The agent reads the plugin's code again; the plugin starts fresh, with the same configuration.
     """
 
     command = "enable"

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the metric plugins of nova-compute in a child process.
+"""Runs the metric plugins beside nova-compute.
 
 `nova/compute_monitor` writes each snapshot as a line of JSON to the standard input of this process
 and reads one byte per line from its standard output. A file lists the plugins, as for the agent;
 the process reloads the file when it changes. Plugin messages and log lines go to standard error,
-which belongs to nova-compute. The process ends when its input ends.
+which belongs to nova-compute. The process ends when its input ends. The plugins themselves run in a
+child of this process, as beside the agent.
 """
 
 import argparse
 import json
 import logging
 import os
-import select
 import signal
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from holdfast.metrics.linux import Files, Host, OwnProcess, Qemus
+from holdfast.metrics.linux import Files, Host, Qemus
 from holdfast.metrics.nova_snapshots import Message, NovaSnapshots
 from holdfast.metrics.plugin_events import PluginLog
 from holdfast.metrics.plugin_manager import PluginManager
@@ -28,24 +28,8 @@ from holdfast.runtime.clock import SystemClock
 
 LOG = logging.getLogger("holdfast.nova_plugins")
 
-#: Seconds between two `maintain` calls of the plugin runner while no input arrives.
-LOOK_S: Final = 1.0
 #: The first message waits this long for the plugins to load: the next one comes a minute later.
 FIRST_S: Final = 10.0
-
-
-def lines(number: int) -> Iterator[bytes | None]:
-    """Yield the input lines, and None after each LOOK_S seconds without input."""
-    buffer = b""
-    while True:
-        if not select.select([number], [], [], LOOK_S)[0]:
-            yield None
-            continue
-        read = os.read(number, 65536)
-        if not read:
-            return
-        *whole, buffer = (buffer + read).split(b"\n")
-        yield from whole
 
 
 def processes(uuids: Collection[str]) -> Mapping[str, Process]:
@@ -57,21 +41,8 @@ def processes(uuids: Collection[str]) -> Mapping[str, Process]:
         files.close()
 
 
-def pipes() -> tuple[int, int]:
-    """Reserve the pipes to Nova: plugins get an empty stdin, and their stdout goes to stderr."""
-    ours = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return ours
-
-
-def serve(runner: PluginRunner, told: NovaSnapshots, read: int, answer: int) -> None:
-    for line in lines(read):
-        if line is None:
-            runner.maintain()
-            continue
+def serve(runner: PluginRunner, told: NovaSnapshots) -> None:
+    for line in sys.stdin.buffer:
         try:
             message = Message.of(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
@@ -79,7 +50,7 @@ def serve(runner: PluginRunner, told: NovaSnapshots, read: int, answer: int) -> 
         else:
             runner.offer(told.snapshot(message))
         try:
-            os.write(answer, b".")
+            os.write(1, b".")
         except BrokenPipeError:
             return  # nova-compute has ended
 
@@ -95,15 +66,14 @@ def main() -> int:
         stream=sys.stderr,
         format="%(asctime)s %(process)d %(levelname)s %(name)s %(message)s",
     )
-    read, answer = pipes()
     clock = SystemClock()
-    runner = PluginRunner(Limits(), PluginLog(), OwnProcess())
+    runner = PluginRunner(Limits(), PluginLog())
     plugins = PluginManager(runner, asked.file, clock)
     began = threading.Thread(target=_begin, args=(plugins,), name="first plugins", daemon=True)
     began.start()
     began.join(FIRST_S)
     try:
-        serve(runner, NovaSnapshots(Host(Files()).read, processes, clock), read, answer)
+        serve(runner, NovaSnapshots(Host(Files()).read, processes, clock))
     finally:
         plugins.stop()
         runner.close()

@@ -166,8 +166,8 @@ METRICS_OPTS = [
         "plugins_memory_mib",
         default=192,
         min=64,
-        help="When the agent takes more memory than this, the plugin while whose work it grew most "
-        "is switched off.",
+        help="Memory limit of the process of the metric plugins, in MiB. Above it the agent kills "
+        "the process and switches off the plugin during whose work the process grew most.",
     ),
 ]
 

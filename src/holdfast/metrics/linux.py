@@ -5,7 +5,6 @@ Counters are the kernel's values since boot, in nanoseconds and bytes. Values th
 not provide (pressure, KSM) are left out.
 """
 
-import contextlib
 import os
 import re
 import resource
@@ -233,51 +232,6 @@ def links(text: bytes, wanted: Collection[str]) -> dict[str, Link]:
             n = list(map(int, numbers.split()))
             found[known] = Link(n[0], n[1], n[2], n[3], n[8], n[9], n[10], n[11])
     return found
-
-
-# Resource use of the agent process.
-
-
-class OwnProcess:
-    """Memory use of the agent process (`plugin_runner.Own`)."""
-
-    def __init__(self) -> None:
-        self._page = os.sysconf("SC_PAGE_SIZE")
-        self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-
-    def rss(self) -> int:
-        """Return resident memory in bytes; takes a few microseconds."""
-        return int(os.pread(self._file, 128, 0).split()[1]) * self._page
-
-    def waits(self) -> "OwnWaits":
-        return OwnWaits()
-
-    def close(self) -> None:
-        os.close(self._file)
-
-
-class OwnWaits:
-    """Wait time of the calling thread (`plugin_runner.Waits`)."""
-
-    def __init__(self) -> None:
-        self._file = -1
-        with contextlib.suppress(OSError):  # a kernel without schedstat
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-
-    def seconds(self) -> float:
-        """Return seconds that the thread waited for a CPU, plus the CPU time of other threads.
-
-        The CPU time of other threads counts because they may have held the interpreter lock.
-        """
-        others_s = time.process_time() - time.thread_time()
-        if self._file < 0:
-            return others_s
-        return others_s + int(os.pread(self._file, 128, 0).split()[1]) / 1e9
-
-    def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
 
 
 # QEMU processes of guests.

@@ -191,8 +191,8 @@ class MetricsPart(Passes):
 
     The thread takes a snapshot, evaluates the alarms, gives the snapshot with the alarm changes
     of rules and plugins to the sinks, and offers the snapshot to the plugins. Plugins come last
-    because their threads compete for the interpreter as soon as they have work; their notes are
-    processed in the next pass.
+    because the thread that encodes the snapshot for them competes for the interpreter; their notes
+    are processed in the next pass.
 
     No stage waits for anything but the disk, to which alarms are written first: on a slow disk
     passes are slow. A stage that fails is logged once until it works again, and does not affect
@@ -217,7 +217,6 @@ class MetricsPart(Passes):
         stages = self._stages
         snapshot = self._guard("collection", self._collector.snapshot)
         if snapshot is None:
-            self._guard("plugins", stages.plugins.maintain)
             return
         self.last = snapshot
         self.passes += 1

@@ -1,50 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code of metric plugins: find and load the class, list its callbacks, parse the plugins file.
+"""Names of metric plugins: locate the code of a plugin, and parse the plugins file.
 
-    code = find("hot")                   # an entry point of holdfast.metric_plugins
-    code = find("acme_hot:Hot")          # or a class of a module
-    code = find("/etc/holdfast/hot.py")  # or a file, with :Class if it has several
-    plugin = code.read()()
-    calls = callbacks(plugin)
+    find("hot")                   # an entry point of holdfast.metric_plugins
+    find("acme_hot:Hot")          # or a class of a module
+    find("/etc/holdfast/hot.py")  # or a file, with :Class if it has several
 
-A file is loaded again on every read. A module is imported in the usual way; a reload imports
-the module under another name beside the old module, which stays unchanged.
+`plugin_child` loads the code, in a process of its own.
 """
 
 import functools
-import importlib
-import importlib.machinery
 import importlib.metadata
-import importlib.util
-import inspect
 import os
 import re
-import secrets
 import stat
-import sys
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast.model.errors import InvalidDocument, InvalidInput, NotFound
-from holdfast.ports.metric_plugins import CALLBACKS, NAMESPACE
+from holdfast.ports.metric_plugins import NAMESPACE
 from holdfast.runtime.documents import List, Map, Node, Reading, Scalar, quoted, shown
 
 _CLASS: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Callback:
-    """A plugin method that the agent calls in every pass."""
-
-    name: str
-    call: Callable[..., Any]
-    wants_ctx: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Location of a plugin class: class `name` of a module or file.
 
     `name` is "" if the file has only one plugin class.
@@ -54,26 +33,6 @@ class Source:
     module: str = ""
     path: str = ""
     name: str = ""
-
-    def read(self, anew: bool = False) -> type:
-        """Load the class.
-
-        This runs foreign code, so the caller uses a thread that may be lost.
-        """
-        if self.path:
-            module = _fresh(f"holdfast_metric_plugin_{_stem(self.path)}", self.path, self.use)
-        elif anew:
-            module = self._again()
-        else:
-            module = importlib.import_module(self.module)
-        return _class(module, self.name, self.use)
-
-    def _again(self) -> ModuleType:
-        """Load the module again under another name."""
-        spec = importlib.util.find_spec(self.module)
-        if spec is None or not spec.origin or not spec.origin.endswith(".py"):
-            raise InvalidInput(f"{self.use} is no Python file that could be read anew: restart")
-        return _fresh(self.module, spec.origin, self.use)
 
 
 def find(use: str) -> Source:
@@ -109,104 +68,6 @@ def _file(use: str, path: str, name: str) -> Source:
     if found.st_mode & stat.S_IWOTH:
         raise InvalidInput(f"anybody may write {path}, and we run it: chmod o-w it first")
     return Source(use, path=path, name=name)
-
-
-def forget(kind: type) -> None:
-    """Remove a reloaded module from `sys.modules` after its last use."""
-    if _MARK in kind.__module__:
-        sys.modules.pop(kind.__module__, None)
-
-
-def callbacks(plugin: object) -> Sequence[Callback]:
-    """List the callbacks of a plugin.
-
-    InvalidInput if there are none, or a callback is not a plain method.
-    """
-    found = []
-    for name in CALLBACKS:
-        call = getattr(plugin, name, None)
-        if call is None:
-            continue
-        if not callable(call) or inspect.iscoroutinefunction(call):
-            raise InvalidInput(f"{name} is not a plain method: write `def {name}(self, d)`")
-        found.append(Callback(name, call, _takes_two(name, call)))
-    if not found:
-        raise InvalidInput(f"it has nothing to call: write one of {', '.join(CALLBACKS)}")
-    return found
-
-
-def _takes_two(name: str, call: Callable[..., Any]) -> bool:
-    """Tell whether a callback accepts `ctx`.
-
-    The callback does if its second parameter is named `ctx` or is required.
-    """
-    try:
-        known = inspect.signature(call).parameters.values()
-    except (TypeError, ValueError):  # written in C: call with `d` only
-        return False
-    places = [one for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    must = [one for one in places if one.default is one.empty]
-    several = any(one.kind is one.VAR_POSITIONAL for one in known)
-    if len(must) > 2 or not (places or several):
-        raise InvalidInput(f"{name} takes d, or d and ctx: write `def {name}(self, d, ctx)`")
-    return len(must) == 2 or (len(places) > 1 and places[1].name == "ctx")
-
-
-#: Part of the name of a module that was loaded beside another.
-_MARK: Final = "__read"
-
-
-class _Anew(importlib.machinery.SourceFileLoader):
-    """Loader without bytecode cache.
-
-    Cached bytecode may belong to an older file with a timestamp of the same second.
-    """
-
-    def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
-
-
-def _fresh(name: str, path: str, use: str) -> ModuleType:
-    """Load a file under a unique name, in the same package, so that relative imports work."""
-    unique = f"{name}{_MARK}{secrets.token_hex(4)}"
-    spec = importlib.util.spec_from_file_location(unique, path, loader=_Anew(unique, path))
-    if spec is None or spec.loader is None:
-        raise InvalidInput(f"{use}: {path} cannot be read as Python")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[unique] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        sys.modules.pop(unique, None)
-        raise
-    return module
-
-
-def _class(module: ModuleType, name: str, use: str) -> type:
-    """Return the named class of the module, or its only plugin class."""
-    if name:
-        found: Any = module
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        if not inspect.isclass(found):
-            raise NotFound(f"{use}: there is no class {name} in it")
-        return found
-    ours = [
-        one
-        for one in vars(module).values()
-        if inspect.isclass(one)
-        and one.__module__ == module.__name__
-        and any(hasattr(one, callback) for callback in CALLBACKS)
-    ]
-    if len(ours) != 1:
-        there = ", ".join(one.__name__ for one in ours) or "none"
-        raise InvalidInput(f"{use}: of the classes that are plugins ({there}) name one, FILE:Class")
-    return ours[0]
-
-
-def _stem(path: str) -> str:
-    return re.sub(r"\W", "_", os.path.basename(path).removesuffix(".py"))
 
 
 # Plugins file: lists the metric plugins of a host. The parser reports every error with its

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugin input: the dicts of a snapshot that all plugins share.
+"""Plugin input: snapshots on their way to the process of the plugins, and the dicts plugins get.
 
-A dict is built when the first plugin needs it, once for all plugins. The dicts are read-only:
-building them takes 7 µs per guest, once, while a copy per plugin would take 9 µs each time.
-Reading costs nothing extra, and unlike a mapping proxy, they satisfy `isinstance(d, dict)` and
-`json`.
+    encoder, decoder = Encoder(), Decoder()            # in the agent; in the plugins' process
+    snapshot = decoder.decode(encoder.encode(snapshot, (HOST, GUEST)))
+    for d in SharedDicts(snapshot).of("on_cpu"):
+        if d["stale"] or "util_ratio" in d["missing"]:
+            continue
+        if d["util_ratio"] > 0.97: ...
+
+There is a dict for the host, and one for every guest, disk or interface. All dicts have `ctx`
+(the pass), `missing` (names of unknown fields, which are absent), `stale` (why the values are
+not current, "" if they are) and `reset` (a counter was reset, so its rates are None).
+docs/concepts/metrics.md lists the other fields.
+
+A dict is built when the first plugin needs it, once for all plugins. The dicts are read-only,
+because a copy per plugin would take longer than building them. Unlike a mapping proxy, they
+satisfy `isinstance(d, dict)` and `json`.
 """
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+import marshal
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final, NoReturn
 
 from holdfast.metrics import collector
-from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Entity, Reading, Snapshot
-
-# Dicts that plugins receive: one for the host, and one for every guest, disk or interface.
-#
-#     for d in on_cpu(snapshot):
-#         if d["stale"] or "util_ratio" in d["missing"]:
-#             continue
-#         if d["util_ratio"] > 0.97: ...
-#
-# All dicts have `ctx` (the pass), `missing` (names of unknown fields, which are absent),
-# `stale` (why the values are not current, "" if they are) and `reset` (a counter was reset, so
-# its rates are None). docs/concepts/metrics.md lists the other fields.
-
+from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Entity, Reading, Snapshot, Table
 
 Dict = dict[str, Any]
 
@@ -39,7 +39,7 @@ _CPU: Final = (
 )
 _VCPU: Final = ("time_ns", "delay_ns", "steal_ratio")
 #: Fields that only QEMU itself could report, and that the agent does not ask for.
-_VCPU_MISSING: Final = ["halted", "wait_ns"]
+_VCPU_MISSING: Final[tuple[str, ...]] = ("halted", "wait_ns")
 _RAM: Final = ("rss_kib", *sorted(collector.RAM))
 _RATES: Final = (
     collector.HOST_RATES
@@ -49,107 +49,6 @@ _RATES: Final = (
     | collector.LINK_RATES
     | {"over_contract_ratio"}
 )
-
-
-def on_host(snapshot: Snapshot) -> list[Dict]:
-    return [one for one, _ in _made(snapshot, HOST)]
-
-
-def on_cpu(snapshot: Snapshot) -> list[Dict]:
-    made = []
-    for one, reading in _made(snapshot, GUEST, _CPU):
-        one["flavor_vcpus"] = int(reading.entity.about.get("flavor_vcpus", 0))
-        one["vcpus"] = _vcpus(reading)
-        made.append(one)
-    return made
-
-
-def on_ram(snapshot: Snapshot) -> list[Dict]:
-    return [one for one, _ in _made(snapshot, GUEST, _RAM)]
-
-
-def on_volume(snapshot: Snapshot) -> list[Dict]:
-    return [one for one, _ in _made(snapshot, DISK)]
-
-
-def on_bandwidth(snapshot: Snapshot) -> list[Dict]:
-    return [one for one, _ in _made(snapshot, NIC)]
-
-
-#: Builders by callback name; the dicts are built only if a plugin has the callback.
-CALLBACKS: Final[Mapping[str, Callable[[Snapshot], list[Dict]]]] = {
-    "on_host": on_host,
-    "on_cpu": on_cpu,
-    "on_ram": on_ram,
-    "on_volume": on_volume,
-    "on_bandwidth": on_bandwidth,
-}
-
-
-def context(snapshot: Snapshot) -> Dict:
-    """Return the `ctx` dict: identity and times of the pass."""
-    return {
-        "host": snapshot.host,
-        "pass_id": snapshot.pass_id,
-        "at": snapshot.at,
-        "monotonic": snapshot.monotonic,
-        "elapsed_s": snapshot.elapsed_s,
-    }
-
-
-def _made(
-    snapshot: Snapshot, kind: str, names: tuple[str, ...] | None = None
-) -> Iterator[tuple[Dict, Reading]]:
-    """Yield a dict per reading with the fields in `names`, or all fields."""
-    table, ctx = snapshot.tables.get(kind), context(snapshot)
-    for reading in table.readings if table is not None else ():
-        yield {"ctx": ctx, **_about(reading.entity), **_numbers(reading, names)}, reading
-
-
-def _about(who: Entity) -> Dict:
-    if who.kind == HOST:
-        return {"name": who.name}
-    about: Dict = {
-        "name": who.name,
-        "uuid": who.guest or who.id,
-        "project": who.project,
-        "project_name": who.project_name,
-        "flavor": who.flavor,
-        "contracts": dict(who.contracts),
-    }
-    return about if who.kind == GUEST else {**about, **who.about}
-
-
-def _numbers(reading: Reading, names: tuple[str, ...] | None) -> Dict:
-    values, missing = reading.values, reading.missing
-    if names is None:
-        found: Dict = {name: value for name, value in values.items() if name != collector.RESET}
-        lacks = sorted(missing)
-    else:
-        found = {name: values[name] for name in names if name in values}
-        lacks = [name for name in names if name in missing]
-    found["reset"] = collector.RESET in values
-    if found["reset"]:
-        found |= {name: None for name in lacks if name in _RATES}
-    return found | {"missing": lacks, "stale": reading.stale}
-
-
-def _vcpus(reading: Reading) -> list[Dict]:
-    """Return a dict per vCPU; vCPU numbers may have gaps."""
-    values, found = reading.values, []
-    for number in sorted(_numbers_of(values)):
-        named = {name: f"vcpu{number}_{name}" for name in _VCPU}
-        one: Dict = {"id": number, "state": "running" if not reading.stale else reading.stale}
-        one |= {name: values[key] for name, key in named.items() if key in values}
-        one["missing"] = _VCPU_MISSING + [name for name in _VCPU if named[name] not in values]
-        found.append(one)
-    return found
-
-
-def _numbers_of(values: Mapping[str, float]) -> list[int]:
-    return [
-        int(name[4:-8]) for name in values if name.startswith("vcpu") and name.endswith("_time_ns")
-    ]
 
 
 class Frozen(dict[str, Any]):
@@ -174,48 +73,223 @@ class Frozen(dict[str, Any]):
         return dict, (self.__deepcopy__(None),)
 
 
-class SharedDicts:
-    """Dicts of a snapshot as plugins receive them; threads may share an instance."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self._made: dict[str, tuple[Frozen, ...]] = {}
-        self._lock = threading.Lock()
-
-    def of(self, callback: str) -> tuple[Frozen, ...]:
-        """Return the dicts for a callback; build them on first use."""
-        found = self._made.get(callback)
-        if found is not None:
-            return found
-        with self._lock:
-            found = self._made.get(callback)
-            if found is None:
-                found = self._made[callback] = self._make(callback)
-        return found
-
-    def _make(self, callback: str) -> tuple[Frozen, ...]:
-        ctx = Frozen(context(self.snapshot))
-        return tuple([_frozen(one, ctx) for one in CALLBACKS[callback](self.snapshot)])
-
-
-#: Keys with nested lists and dicts. Searching every key would cost more than everything else.
-NESTED: Final = ("ctx", "contracts", "missing", "vcpus")
 _set: Final = dict.__setitem__
-
-
-def _frozen(plain: Mapping[str, Any], ctx: Frozen | None = None) -> Frozen:
-    made = Frozen(plain)
-    _set(made, "missing", tuple(plain["missing"]))
-    if ctx is not None:
-        _set(made, "ctx", ctx)
-    if "contracts" in plain:
-        _set(made, "contracts", Frozen(plain["contracts"]))
-    if "vcpus" in plain:
-        _set(made, "vcpus", tuple([_frozen(one) for one in plain["vcpus"]]))
-    return made
+_update: Final = dict.update
 
 
 def _thawed(value: Any) -> Any:
     if isinstance(value, Frozen):
         return value.__deepcopy__(None)
     return [_thawed(one) for one in value] if type(value) is tuple else value
+
+
+def on_host(snapshot: Snapshot) -> list[Frozen]:
+    return [one for one, _ in _made(snapshot, HOST)]
+
+
+def on_cpu(snapshot: Snapshot) -> list[Frozen]:
+    made = []
+    for one, reading in _made(snapshot, GUEST, _CPU):
+        _set(one, "flavor_vcpus", int(reading.entity.about.get("flavor_vcpus", 0)))
+        _set(one, "vcpus", _vcpus(reading))
+        made.append(one)
+    return made
+
+
+def on_ram(snapshot: Snapshot) -> list[Frozen]:
+    return [one for one, _ in _made(snapshot, GUEST, _RAM)]
+
+
+def on_volume(snapshot: Snapshot) -> list[Frozen]:
+    return [one for one, _ in _made(snapshot, DISK)]
+
+
+def on_bandwidth(snapshot: Snapshot) -> list[Frozen]:
+    return [one for one, _ in _made(snapshot, NIC)]
+
+
+#: Builders by callback name; the dicts are built only if a plugin has the callback.
+CALLBACKS: Final[Mapping[str, Callable[[Snapshot], list[Frozen]]]] = {
+    "on_host": on_host,
+    "on_cpu": on_cpu,
+    "on_ram": on_ram,
+    "on_volume": on_volume,
+    "on_bandwidth": on_bandwidth,
+}
+
+
+#: The kind of entity that each callback is about.
+KINDS: Final = {
+    "on_host": HOST,
+    "on_cpu": GUEST,
+    "on_ram": GUEST,
+    "on_volume": DISK,
+    "on_bandwidth": NIC,
+}
+
+
+class SharedDicts:
+    """Dicts of a snapshot as plugins receive them."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._made: dict[str, list[Frozen]] = {}
+
+    def of(self, callback: str) -> list[Frozen]:
+        """Return the dicts for a callback; build them on first use."""
+        found = self._made.get(callback)
+        if found is None:
+            found = self._made[callback] = CALLBACKS[callback](self.snapshot)
+        return found
+
+
+def _context(snapshot: Snapshot) -> Frozen:
+    """Return the `ctx` dict: identity and times of the pass."""
+    return Frozen(
+        host=snapshot.host,
+        pass_id=snapshot.pass_id,
+        at=snapshot.at,
+        monotonic=snapshot.monotonic,
+        elapsed_s=snapshot.elapsed_s,
+    )
+
+
+def _made(
+    snapshot: Snapshot, kind: str, names: tuple[str, ...] | None = None
+) -> Iterator[tuple[Frozen, Reading]]:
+    """Yield a dict per reading with the fields in `names`, or all fields."""
+    table, ctx = snapshot.tables.get(kind), _context(snapshot)
+    for reading in table.readings if table is not None else ():
+        one = Frozen(_about(reading.entity))
+        _set(one, "ctx", ctx)
+        _add_numbers(one, reading, names)
+        yield one, reading
+
+
+#: The constant part of an entity's dicts, by the identity of the entity.
+_ABOUT: Final[dict[int, tuple[Entity, Dict]]] = {}
+_MOST_ABOUT: Final = 20_000
+
+
+def _about(entity: Entity) -> Dict:
+    known = _ABOUT.get(id(entity))
+    if known is None or known[0] is not entity:
+        if len(_ABOUT) >= _MOST_ABOUT:
+            _ABOUT.clear()
+        known = _ABOUT[id(entity)] = (entity, _describe(entity))
+    return known[1]
+
+
+def _describe(entity: Entity) -> Dict:
+    if entity.kind == HOST:
+        return {"name": entity.name}
+    about: Dict = {
+        "name": entity.name,
+        "uuid": entity.guest or entity.id,
+        "project": entity.project,
+        "project_name": entity.project_name,
+        "flavor": entity.flavor,
+        "contracts": Frozen(entity.contracts),
+    }
+    return about if entity.kind == GUEST else {**about, **entity.about}
+
+
+def _add_numbers(one: Frozen, reading: Reading, names: tuple[str, ...] | None) -> None:
+    values, missing = reading.values, reading.missing
+    if names is None:
+        _update(one, values)
+        lacks = sorted(missing) if missing else ()
+    else:
+        _update(one, {name: values[name] for name in names if name in values})
+        lacks = [name for name in names if name in missing] if missing else ()
+    reset = collector.RESET in values
+    if reset:
+        _update(one, {name: None for name in lacks if name in _RATES})
+    _set(one, "reset", reset)
+    _set(one, "missing", tuple(lacks))
+    _set(one, "stale", reading.stale)
+
+
+def _vcpus(reading: Reading) -> tuple[Frozen, ...]:
+    """Return a dict per vCPU; vCPU numbers may have gaps."""
+    values, state = reading.values, reading.stale or "running"
+    made = []
+    for number in sorted([_VCPU_OF[name] for name in values if _VCPU_OF[name] >= 0]):
+        known = {name: values[key] for name, key in _VCPU_KEYS[number] if key in values}
+        lacks = _VCPU_MISSING
+        if len(known) < len(_VCPU):
+            lacks = (*lacks, *(name for name in _VCPU if name not in known))
+        made.append(Frozen(known, id=number, state=state, missing=lacks))
+    return tuple(made)
+
+
+class _VcpuOf(dict[str, int]):
+    """The number of the vCPU of a field `vcpuN_time_ns`, -1 of any other field."""
+
+    def __missing__(self, name: str) -> int:
+        is_time = name.startswith("vcpu") and name.endswith("_time_ns")
+        number = self[name] = int(name[4:-8]) if is_time else -1
+        return number
+
+
+class _VcpuKeys(dict[int, tuple[tuple[str, str], ...]]):
+    """The fields of a vCPU, each with its name in the reading, by number."""
+
+    def __missing__(self, number: int) -> tuple[tuple[str, str], ...]:
+        keys = self[number] = tuple((name, f"vcpu{number}_{name}") for name in _VCPU)
+        return keys
+
+
+_VCPU_OF: Final = _VcpuOf()
+_VCPU_KEYS: Final = _VcpuKeys()
+
+
+# Snapshots as bytes. An entity is sent once, and then named by a number, as long as it is the same
+# object. The agent never decodes bytes from the plugins' process this way.
+
+
+class Encoder:
+    """Encodes snapshots for one `Decoder`, which has to get all of them in order."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Entity] = {}  # by id(); the reference keeps the id from reuse
+
+    def encode(self, snapshot: Snapshot, kinds: Collection[str]) -> bytes:
+        """Return the tables of these kinds of entities, and the identity of the pass."""
+        known, seen, tables = self._known, dict[int, Entity](), []
+        for kind, table in snapshot.tables.items():
+            if kind in kinds:
+                rows = [(id(r.entity), r.values, r.missing, r.stale) for r in table.readings]
+                seen.update((id(one), one) for one in table.entities)
+                tables.append((kind, rows))
+        new = [(key, _plain(one)) for key, one in seen.items() if key not in known]
+        gone = [key for key in known if key not in seen]
+        self._known = seen
+        one, at = snapshot, snapshot.at.isoformat()
+        about = (one.host, one.pass_id, at, one.monotonic, one.elapsed_s)
+        return marshal.dumps((about, new, gone, tables))
+
+
+def _plain(one: Entity) -> tuple[Any, ...]:
+    texts = (one.kind, one.id, one.name, one.project, one.project_name, one.flavor, one.guest)
+    return (*texts, dict(one.contracts), one.came, dict(one.about))
+
+
+class Decoder:
+    """Decodes the snapshots of one `Encoder`."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Entity] = {}
+
+    def decode(self, data: bytes) -> Snapshot:
+        about, new, gone, tables = marshal.loads(data)
+        for key in gone:
+            _ABOUT.pop(id(self._known.pop(key)), None)
+        self._known.update((key, Entity(*said)) for key, said in new)
+        known = self._known
+        made = {
+            kind: Table(kind, [Reading(known[key], v, m, stale) for key, v, m, stale in rows])
+            for kind, rows in tables
+        }
+        host, pass_id, at, monotonic, elapsed_s = about
+        return Snapshot(host, pass_id, datetime.fromisoformat(at), monotonic, elapsed_s, made)

@@ -118,7 +118,7 @@ class PluginManager:
         said = list(self._done)
         for row in rows:
             row["source"] = "file" if row["name"] in said else "asked"
-        return {"plugins": rows, "problem": self._file.problem}
+        return {"plugins": rows, "problem": self._file.problem or self._runner.problem}
 
     def add(self, args: Mapping[str, Any]) -> dict[str, Any]:
         only(args, "name", "use", "config")

@@ -21,10 +21,10 @@ An entry point registers the plugin, or an operator names it as `module:Class` o
     [project.entry-points."holdfast.metric_plugins"]
     hot = "acme_hot:Hot"
 
-Each plugin has its own thread: the agent never runs two calls of a plugin at once. All plugins
+All plugins run in one child process of the agent, on one thread, one after the other. All plugins
 get the same read-only dicts; `dict(d)` is a writable copy. A method that takes longer than 50
 ms or raises earns its plugin a strike. Five strikes within a minute switch the plugin off. A
-method that never returns is abandoned. See docs/reference/metric-plugins.md.
+method that never returns is ended with the process. See docs/reference/metric-plugins.md.
 
 An `Outlet` sends metrics out of the host to statsd, graphite or Ceilometer, if the operator
 wants that.

@@ -55,8 +55,7 @@ class Entity:
     about: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """The metrics read of an entity in a pass."""
 
     entity: Entity
