@@ -27,7 +27,7 @@ from holdfast.model.errors import Conflict, HoldfastError, InvalidInput
 from holdfast.ports.guests import LIFECYCLE, Event, Guest, Guests
 from holdfast.ports.reports import Reports
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.threads import PeriodicTask, Worker
+from holdfast.runtime.threads import PeriodicTask, Worker, hung
 
 # Live events for operators. The agent never waits for a watcher: a watcher that is too slow misses
 # events and learns how many.
@@ -199,7 +199,7 @@ class View:
     tracks: Mapping[str, Track]
     filters: Filter
     deaf: str  # why no events arrive from the hypervisor
-    stuck: str  # why the agent does not judge events
+    stuck: str  # why the agent does not judge events, or which of its threads hang
     waiting: int  # number of queued events
     problem: str  # why the current filter file is not in force
     was_read: bool = True  # whether the agent has read all guests since its start
@@ -242,7 +242,9 @@ class HostAgent:
         self.removed: Callable[[], None] = lambda: None
         self._kept: list[QueuedEvent] = []  # to be judged again
         self._worker = Worker("agent", clock, self._judge_queued, stop_s=10.0)
+        self._worker.make_essential()
         self._rounds = PeriodicTask("services", settings.services_interval_s, self.maintain, clock)
+        self._rounds.make_essential()
         self._service_text: Mapping[str, Any] = {}  # service state as last written to the outbox
 
     @property
@@ -283,6 +285,7 @@ class HostAgent:
     # the agent's thread
 
     def _judge_queued(self) -> float:
+        self._worker.beat(TICK_S)
         self._kept = self._come_round(self._kept or self._next())
         return 0.0
 
@@ -322,6 +325,7 @@ class HostAgent:
         Judgements made since then have not been reported and must not count as reported.
         """
         while not self._clock.wait(self._worker.stopping, TICK_S):
+            self._worker.beat(TICK_S)
             try:
                 self._watch = self._remembered(self._seen, self._counted)
                 self._again.begin_again()
@@ -407,7 +411,7 @@ class HostAgent:
             self._seen,
             self._filters.filters,
             self._guests.why_deaf(),
-            self._stuck or stuck,
+            self._stuck or stuck or hung(),
             self._waiting.qsize(),
             self._filters.problem,
             self._was_read,

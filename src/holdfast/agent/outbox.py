@@ -227,7 +227,8 @@ class Sender(Worker):
     def __init__(
         self, spool: Outbox, reports: Reports, clock: Clock, *, observer: str | None = None
     ) -> None:
-        super().__init__("courier", clock, self._send)
+        super().__init__("sender", clock, self._send)
+        self.make_essential()
         self._spool = spool
         self._reports = reports
         self._observer = observer
@@ -258,7 +259,7 @@ class Sender(Worker):
         except HoldfastError as error:
             return error.message
         except Exception:  # the top of the thread: the loop must go on
-            LOG.exception("courier: unforeseen")
+            LOG.exception("sender: unforeseen")
             return "something unforeseen, see the log"
 
     def round(self) -> str:
@@ -279,6 +280,7 @@ class Sender(Worker):
         return next(iter(self._held.values()), "")
 
     def _deliver(self, item: Item) -> str:
+        self.beat()  # a backlog may take hours
         try:
             self._reports.report(item.body)
         except InvalidInput as refused:
@@ -324,12 +326,13 @@ class Heartbeat(Worker):
         interval_s: float,
         clock: Clock,
     ) -> None:
-        super().__init__("heartbeat", clock, self._beat, retry_s=min(1.0, interval_s))
+        super().__init__("heartbeat", clock, self._view_sent, retry_s=min(1.0, interval_s))
+        self.make_essential()
         self._reports = reports
         self._observer = observer
         self._view = view
         self._every_s = interval_s
 
-    def _beat(self) -> float:
+    def _view_sent(self) -> float:
         self._reports.view(self._observer, self._view())
         return self._every_s

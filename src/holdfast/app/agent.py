@@ -116,11 +116,11 @@ class Alarming:
         view = self._agent.view()
         alive = sorted(uuid for uuid, one in view.tracks.items() if one.life in ALIVE)
         return {
-            **_boot(alive if view.was_read and not view.deaf else None),
+            **_boot(alive if view.was_read and not (view.deaf or view.stuck) else None),
             "started_at": self._started_at,
             "program": __version__,
             "groups": self._groups,
-            "deaf": view.deaf[:2000],
+            "deaf": (view.deaf or view.stuck)[:2000],
             "guests": len(alive),
             "waiting": waiting,
             "parked": parked,

@@ -8,6 +8,7 @@ thread holds the lock would hang the process.
 
 import logging
 import os
+import select
 import signal
 import socket
 import sys
@@ -18,6 +19,7 @@ from oslo_config import cfg
 
 from holdfast import conf as configuration
 from holdfast.model.errors import HoldfastError
+from holdfast.runtime import threads
 
 LOG = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class Daemon:
         os.set_blocking(self._wake, False)
         self._reload = False
         self._signal = 0
+        self._hung = ""
 
     def run(self, started: Callable[[], None] = lambda: None) -> int:
         """Run until SIGTERM or SIGINT; return the exit code."""
@@ -64,11 +67,26 @@ class Daemon:
         return 0
 
     def _until_stopped(self) -> None:
+        every_s = _watchdog_s()
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
         while not self._signal:
-            os.read(self._woken, 1)
+            if poll.poll(every_s and every_s * 1000):
+                os.read(self._woken, 1)
+            if every_s is not None:
+                self._feed_watchdog()
             if self._reload:
                 self._reload = False
                 configuration.reload(self._conf)
+
+    def _feed_watchdog(self) -> None:
+        """Tell systemd that the program works, unless one of its threads hangs."""
+        why = threads.hung()
+        if not why:
+            _tell_systemd("WATCHDOG=1")
+        elif not self._hung:
+            LOG.error("systemd's watchdog is not fed: %s", why)
+        self._hung = why
 
     def _listen(self) -> None:
         def stop(number: int, _frame: object) -> None:
@@ -109,6 +127,14 @@ class Stopping:
 
     def start(self) -> None:
         """Do nothing."""
+
+
+def _watchdog_s() -> float | None:
+    """Return how often systemd's watchdog wants to be fed (WatchdogSec=); None if it does not."""
+    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    usec = os.environ.get("WATCHDOG_USEC", "")
+    return int(usec) / 1e6 / 3 if usec.isdecimal() and int(usec) else None
 
 
 def _tell_systemd(message: str) -> None:

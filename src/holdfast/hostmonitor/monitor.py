@@ -92,6 +92,7 @@ class HostMonitor:
         self._clock = clock
         self._spooled, self._changed = spooled, changed
         self._worker = Worker("judge", clock, self._look, retry_s=TICK_S, stop_s=10.0)
+        self._worker.make_essential()
         made = [make(self._worker.wake) for make in networks]
         self._watches = {watch.network: watch for watch in made}
         self._book = HealthRecords()

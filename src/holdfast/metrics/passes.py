@@ -101,6 +101,7 @@ class Passes(Worker):
         turns: PassScheduler | None = None,
     ) -> None:
         super().__init__("metrics", clock)
+        self.make_essential()
         self._turns = turns or PassScheduler(clock)
         self._collector = collector
         self._every_s = interval_s
@@ -112,7 +113,10 @@ class Passes(Worker):
         due, first = self._clock.monotonic(), True
         self._turns.expect(due)
         while not self._stop.is_set():
-            self._clock.wait(self._bell, max(0.0, due - self._clock.monotonic()))
+            pause_s = max(0.0, due - self._clock.monotonic())
+            self.beat(pause_s)
+            self._clock.wait(self._bell, pause_s)
+            self.beat()
             self._bell.clear()
             if self._stop.is_set():
                 return

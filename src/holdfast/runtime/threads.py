@@ -3,6 +3,8 @@
 
 import logging
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
@@ -16,8 +18,45 @@ from holdfast.runtime.clock import Clock
 
 
 LOG = logging.getLogger(__name__)
+#: A thread that is late by more seconds than this hangs.
+HUNG_S = 120.0
+_pulses: "weakref.WeakSet[Pulse]" = weakref.WeakSet()
+_pulses_lock = threading.Lock()
 #: Seconds that a worker without a next time waits for `wake`.
 _IDLE_S = 3600.0
+
+
+class Pulse:
+    """Progress of a thread that the program cannot do without.
+
+    The thread calls `beat` in each turn of its loop; `hung` names the threads that are late.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._due: float | None = None
+        with _pulses_lock:
+            _pulses.add(self)
+
+    def beat(self, pause_s: float = 0.0) -> None:
+        """Record that the thread runs, and that its next beat comes within `pause_s` seconds."""
+        self._due = time.monotonic() + pause_s
+
+    def rest(self) -> None:
+        """Record that the thread has ended."""
+        self._due = None
+
+    @property
+    def late_s(self) -> float:
+        due = self._due
+        return 0.0 if due is None else time.monotonic() - due
+
+
+def hung() -> str:
+    """Name the threads of this process that are late by more than HUNG_S seconds; "" if none."""
+    with _pulses_lock:
+        late = [(pulse.name, pulse.late_s) for pulse in _pulses if pulse.late_s > HUNG_S]
+    return ", ".join(sorted(f"thread {name} hangs for {late_s:.0f} s" for name, late_s in late))
 
 
 class Worker:
@@ -27,7 +66,8 @@ class Worker:
     raised, the next one comes after `retry_s`; this pause doubles up to `longest_retry_s` while
     turns fail. The worker logs an expected error once until a turn succeeds, and any other error
     with its traceback. With `failed` the worker calls `failed` for every error, which then logs the
-    expected ones. Whoever has `bell` can wake the worker too.
+    expected ones. Whoever has `bell` can wake the worker too. If an essential worker hangs in a
+    turn, `hung` names it; a turn that may take longer than HUNG_S calls `beat`.
     """
 
     def __init__(
@@ -44,6 +84,7 @@ class Worker:
         bell: threading.Event | None = None,
     ) -> None:
         self._name = name
+        self._pulse: Pulse | None = None
         self._clock = clock
         self._repeated = turn
         self._retry_s = retry_s
@@ -71,7 +112,17 @@ class Worker:
         return self._clock.monotonic() - self._turned
 
     def start(self) -> None:
+        self.beat()
         self._thread.start()
+
+    def make_essential(self) -> None:
+        """Let `hung` name this worker when it hangs; before the start."""
+        self._pulse = Pulse(self._name)
+
+    def beat(self, pause_s: float = 0.0) -> None:
+        """Record progress: the thread runs, and goes on within `pause_s` seconds."""
+        if self._pulse is not None:
+            self._pulse.beat(pause_s)
 
     def stop(self) -> None:
         """End the loop; wait at most `stop_s` for the turn under way, None: until it ends."""
@@ -79,6 +130,8 @@ class Worker:
         self._bell.set()
         if self._thread.is_alive():
             self._thread.join(self._stop_s)
+        if self._pulse is not None:
+            self._pulse.rest()
 
     def wake(self) -> None:
         """Start the next turn at once."""
@@ -88,9 +141,11 @@ class Worker:
         pause_s = self._delay()
         while not self._stop.is_set():
             if pause_s > 0:
+                self.beat(pause_s)
                 self._clock.wait(self._bell, pause_s)
             self._bell.clear()
             if not self._stop.is_set():
+                self.beat()
                 pause_s = self._try_turn()
                 self._turned = self._clock.monotonic()
 

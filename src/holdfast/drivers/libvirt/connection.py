@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.drivers import PORT
 from holdfast.model.errors import DriverError
+from holdfast.runtime.threads import Pulse
 
 T = TypeVar("T")
 
@@ -259,7 +260,9 @@ def running() -> Any:
 def _forever() -> None:
     import libvirt
 
+    pulse = Pulse("libvirt-events")
     while True:
+        pulse.beat(1.0)
         try:
             if libvirt.virEventRunDefaultImpl() < 0:
                 LOG.error("libvirt's event loop failed once and goes on")

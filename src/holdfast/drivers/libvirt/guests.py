@@ -58,6 +58,7 @@ class Dispatcher:
         self._reading: Delivery | None = None  # the queued reading
         self._lock = threading.Lock()
         self._worker = Worker("guests", clock, self._deliver, retry_s=0.0, expected=(), stop_s=5.0)
+        self._worker.make_essential()
 
     def start(self) -> None:
         self._worker.start()
