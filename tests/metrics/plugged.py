@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from holdfast.ports.metric_plugins import Context
+from holdfast.ports.metric_plugins import Context, Note
 from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Entity, Reading, Snapshot, Table
 
 HERE = "tests.metrics.plugged"
@@ -282,6 +282,13 @@ class Leaving(Keyed):
 class Crashing(Keyed):
     def on_host(self, d: Any) -> None:
         ctypes.string_at(0)
+
+
+class Sneaky(Keyed):
+    """Reports a condition round the checks of `tell`."""
+
+    def on_host(self, d: Any, ctx: Context) -> None:
+        ctx.hear(Note("sneaky", "cmp-7", "", "it is so", BEGIN, "warning", "much", 0.0))  # type: ignore[arg-type]
 
 
 class Greedy(Keyed):

@@ -121,7 +121,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     release()
     for one in made:
         one.runner.close()
-    assert not any(thread.name == "plugins" for thread in threading.enumerate())
+    assert not any(thread.name == "plugin-process" for thread in threading.enumerate())
     left = [one for one in psutil.Process().children() if "plugin_child" in " ".join(one.cmdline())]
     assert left == []
 
@@ -225,6 +225,7 @@ def test_the_process_gets_what_the_agent_has_and_forgets_guests_that_are_gone() 
         ("Slow", "on_host took"),
         ("Burning", "a pass took"),
         ("Greedy", "on_host raised MemoryError"),
+        ("Sneaky", "a note cannot be used: value is 'much'"),
     ],
 )
 def test_five_strikes_switch_a_plugin_off_and_nobody_else_notices(

@@ -399,7 +399,9 @@ class PluginRunner:
             if self._closed:
                 raise Unavailable("the agent stops")
             if self._thread is None:
-                self._thread = threading.Thread(target=self._forever, name="plugins", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._forever, name="plugin-process", daemon=True
+                )
                 self._thread.start()
             self._requests.append(request)
         self._wake()
@@ -591,13 +593,19 @@ class PluginRunner:
                 self._lose(number, self._nonsense)
                 return
         if self._passing is not None:
-            one = self._passing
-            times = (one.pass_id, one.at, one.monotonic, one.elapsed_s)
-            ctx = Context(slot.name, one.host, *times, 0, False, self._reports.note)
-            for sentence, about, severity, value, threshold in message.get("notes", ()):
-                ctx.tell(sentence, about=about, severity=severity, value=value, threshold=threshold)
+            self._pass_on(slot, self._passing, message.get("notes", ()))
         for why, trace in message.get("strikes", ()):
             self._strike(slot, str(why), str(trace))
+
+    def _pass_on(self, slot: Slot, one: Snapshot, notes: Any) -> None:
+        """Report the notes of a plugin, checked once more; a note that cannot be is a strike."""
+        times = (one.pass_id, one.at, one.monotonic, one.elapsed_s)
+        ctx = Context(slot.name, one.host, *times, 0, False, self._reports.note)
+        try:
+            for sentence, about, severity, value, threshold in notes:
+                ctx.tell(sentence, about=about, severity=severity, value=value, threshold=threshold)
+        except (ValueError, TypeError) as error:
+            self._strike(slot, f"a note cannot be used: {error}", "")
 
     def _strike(self, slot: Slot, why: str, trace: str) -> None:
         """Count and log a strike; at the limit, switch the plugin off."""
