@@ -753,6 +753,7 @@ class Silences:
 
 
 _repair_PATH = "/holdfast/v1/repair"
+_WHAT_IF = "/holdfast/v1/what-if"
 
 #: failed, held, counts and moves, as docs/api.md says.
 Report = dict[str, Any]
@@ -767,6 +768,12 @@ class Repair:
     def plan(self, *, hosts: Iterable[str] = (), racks: Iterable[str] = ()) -> Report:
         """Return the repair plan for now, or after a failure of given hosts or racks."""
         return self._ask("/plan", {"hosts": list(hosts), "racks": list(racks)})
+
+    def what_if(self, *, hosts: Iterable[str] = (), racks: Iterable[str] = ()) -> Report:
+        """Return repair plan, recovery preview and capacity left after a failure."""
+        body = {"hosts": list(hosts), "racks": list(racks)}
+        found: Report = self._wire.call("POST", _WHAT_IF, body=body, key="what_if")
+        return found
 
     def run(self, *, approve: bool = False, reason: str = "", domain: str = "") -> Report:
         """Start a repair now and return the plan.

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from holdfast.api.holdfast_v1.agents import is_fresh
+from holdfast.api.holdfast_v1.agents import guest_counts
 from holdfast.api.request import Request, Response
 from holdfast.api.reservation_v1 import leases
 from holdfast.console import api_calls, sim
@@ -37,7 +37,7 @@ from holdfast.hostmonitor.matrix import UNKNOWN
 from holdfast.hoststatus.status import DOWN, RETURNING, SUSPECT, UP, USABLE
 from holdfast.model import votes
 from holdfast.model.errors import NotFound
-from holdfast.model.host import normalise, same, short
+from holdfast.model.host import same, short
 from holdfast.model.incident import HOST, Incident, covers
 
 # Tiles: the state of each host, the filter, and the groups. Pure.
@@ -591,19 +591,13 @@ def _wall(tiles: Sequence[Tile], wanted: TileFilter, *, whole: bool, plans: bool
     return Wall(wanted, len(tiles), near, groups, whole, plans)
 
 
-def all_tiles(request: Request, *, to_judge: bool = False) -> list[Tile]:
+def all_tiles(request: Request) -> list[Tile]:
     """Build the tiles of all hosts, with networks and guest counts.
 
-    Guest counts appear only if known without a cloud call. `to_judge` includes incidents even
-    if the caller may not see them. They serve for decisions only and must not be shown.
+    Guest counts appear only if known without a cloud call.
     """
     networks, unseen = seen(request)
-    look = (
-        _anonymous(request, request.services.store.wall.snapshot())
-        if to_judge
-        else snapshot_of(request)
-    )
-    return furnish(look, networks, unseen, _guests(request))
+    return furnish(snapshot_of(request), networks, unseen, guest_counts(request))
 
 
 def snapshot_of(request: Request, only: int | None = None) -> WallSnapshot:
@@ -628,16 +622,6 @@ def seen(request: Request) -> tuple[Mapping[str, Networks], Networks]:
     if strategy is None:
         return {}, dict.fromkeys(request.services.conf.hostmonitor.networks, UNKNOWN)
     return votes.everybody(fresh, strategy.networks), dict.fromkeys(strategy.networks, UNKNOWN)
-
-
-def _guests(request: Request) -> Mapping[str, int]:
-    """Return guest counts from live agents, or from the simulation, which has no agents."""
-    if request.services.sim is None:
-        now, rows = request.services.store.agents.all()
-        said = {row["host"]: row["details"].get("guests") for row in rows if is_fresh(row, now)}
-        return {host: count for host, count in said.items() if count is not None}
-    world: Mapping[str, Any] = request.services.sim().world()
-    return {normalise(one["name"]): one["servers"] for one in world["hosts"]}
 
 
 # Pieces
