@@ -13,6 +13,7 @@ from holdfast.client.errors import NotFound
 
 UUID = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
 PLAN, RUN = "POST /holdfast/v1/repair/plan", "POST /holdfast/v1/repair"
+WHAT_IF = "POST /holdfast/v1/what-if"
 ACK = f"POST /holdfast/v1/leases/{UUID}/acknowledge"
 
 
@@ -48,6 +49,32 @@ def report(*moves: dict[str, Any], failed: int = 1, held: str | None = None) -> 
             "moves": list(moves),
         }
     }
+
+
+PAUSED = "recovery is paused by ann: storm"
+STAYS = {"host": "cmp-1", "guests": 2, "segment": "north", "why": PAUSED, "how": ""}
+LEFT = {
+    "name": "rack-a",
+    **{"up": 4, "still_up": 3, "usable": 4, "still_usable": 3, "free": 2, "still_free": 2},
+    "kept": 3,
+    "is_short": True,
+}
+
+
+def what_if(*moves: dict[str, Any], failed: int = 1, held: str | None = None) -> Any:
+    plan = report(*moves, failed=failed, held=held)["repair"]
+    servers = {**STAYS, "sentence": f"2 servers would stay down: {PAUSED}"}
+    counts = {"move": 0, "stay": 2, "uncounted": 0, "evacuate_all": True, "ha_key": "HA_Enabled"}
+    found = {
+        "hosts": plan["failed"],
+        "left_out": [],
+        "already": [],
+        "repair": plan,
+        "recovery": {**counts, "hosts": [servers]},
+        "racks": [LEFT],
+        "segments": [{**LEFT, "name": "north"}],
+    }
+    return {"what_if": found}
 
 
 def squeezed(text: str) -> list[str]:
@@ -134,9 +161,11 @@ def test_a_script_can_ask_for_1_where_something_would_be_missing(
     fake: Fake, holdfast: Run, command: str
 ) -> None:
     fake.says(PLAN, (200, report(SHORT)))
+    fake.says(WHAT_IF, (200, what_if(SHORT)))
     assert holdfast(*command.split()).code == 0
     assert holdfast(*command.split(), "--fail-on-short").code == 1
     fake.says(PLAN, (200, report(NIGHT)))
+    fake.says(WHAT_IF, (200, what_if(NIGHT)))
     assert holdfast(*command.split(), "--fail-on-short").code == 0
 
 
@@ -152,20 +181,28 @@ def test_a_script_can_ask_for_1_where_something_would_be_missing(
 def test_what_if_sends_the_hosts_and_racks(
     fake: Fake, holdfast: Run, argv: str, hosts: list[str], racks: list[str]
 ) -> None:
-    fake.says(PLAN, (200, report(NIGHT)))
+    fake.says(WHAT_IF, (200, what_if(NIGHT)))
     ran = holdfast("what-if", *argv.split())
     assert ran.code == 0, ran.err
-    assert ran.out.splitlines()[0] == "1 host fails (cmp-1); 1 reservation hit: 1 moves"
+    lines = ran.out.splitlines()
+    assert lines[0] == "1 host fails (cmp-1); 1 reservation hit: 1 moves"
+    assert lines[-5:] == [
+        "servers: 0 would move, 2 would stay down",
+        f"  cmp-1: 2 servers would stay down: {PAUSED}",
+        "capacity left: 9 hosts usable, 4 of them free now",
+        "  rack-a: hosts up 4 -> 3, to reserve 4 -> 3, free 2",
+        "  segment north keeps 3 hosts free; 2 would be",
+    ]
     assert fake.asked[-1]["body"] == {"hosts": hosts, "racks": racks}
 
 
 def test_what_if_says_that_it_would_be_held_and_names_a_stranger(fake: Fake, holdfast: Run) -> None:
-    fake.says(PLAN, (200, report(NIGHT, failed=3, held="3 of 4 hosts in a are down")))
+    fake.says(WHAT_IF, (200, what_if(NIGHT, failed=3, held="3 of 4 hosts in a are down")))
     lines = holdfast("what-if", "--fail-rack", "a").out.splitlines()
     assert lines[0].startswith("3 hosts fail (")
     assert lines[1] == "it would be held until approved: 3 of 4 hosts in a are down"
     unknown = {"errors": [{"detail": "no enrolled host is in rack 'z'; racks known: a"}]}
-    fake.says(PLAN, (404, unknown))
+    fake.says(WHAT_IF, (404, unknown))
     ran = holdfast("what-if", "--fail-rack", "z")
     assert (ran.code, ran.out) == (1, "")
     assert "rack 'z'; racks known: a" in ran.err

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from holdfast.console import what_if
+from holdfast.api.holdfast_v1 import what_if
 from tests.api.cases import write_incident
 from tests.api.house import basic_config
 from tests.api.rules import furnish_alarm

@@ -194,6 +194,7 @@ RULES = [
         ADMIN,
         "See what a repair would do, also if more hosts failed",
         "POST /holdfast/v1/repair/plan",
+        "POST /holdfast/v1/what-if",
     ),
     _rule(
         "holdfast:repair:run",

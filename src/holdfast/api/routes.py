@@ -21,6 +21,7 @@ from holdfast.api.holdfast_v1 import (
     repair,
     sim,
     switches,
+    what_if,
 )
 from holdfast.api.holdfast_v1 import hosts as host_status
 from holdfast.api.instance_ha_v1 import extensions, notifications, segments
@@ -140,6 +141,9 @@ ROUTES: Sequence[Route] = (
     Route("POST", f"{H}/repair/plan", repair.plan, "holdfast:repair:plan",
           "Plan a repair, also with more failed hosts", schema=repair.PLAN,
           reply=one("repair", repair.VIEW)),
+    Route("POST", f"{H}/what-if", what_if.ask, "holdfast:repair:plan",
+          "What repair and recovery would do if more hosts failed", schema=what_if.ASK,
+          reply=one("what_if", what_if.VIEW)),
     Route("POST", f"{H}/repair", repair.run, "holdfast:repair:run",
           "Repair now, or approve a held repair", schema=repair.RUN, status=202,
           reply=one("repair", repair.VIEW)),

@@ -3,6 +3,7 @@
 
 import argparse
 import textwrap
+from collections.abc import Iterable
 from typing import ClassVar
 
 from cliff.columns import FormattableColumn
@@ -22,6 +23,8 @@ from holdfast.client.client import Object, Objects
 
 COLUMNS = ("lease", "reservation", "state", "from", "to", "missing")
 WIDEST = 50
+#: The most hosts whose servers `what-if` lists.
+MOST_SHOWN = 30
 LONG = ("lease_id", "project_id", "resource_type", "start_date", "end_date")
 
 
@@ -131,10 +134,11 @@ class Run(_Report):
 
 
 class WhatIf(_Plan):
-    """Show the effects on reservations if more hosts failed.
+    """Show the effects on reservations and servers if more hosts failed.
 
-    The command shows which reservations would move where, which would miss resources, and the
-    capacity left. Hosts that have failed already count too. Nothing is changed, and nothing is
+    The command shows which reservations would move where, which would miss resources, which
+    servers recovery would start elsewhere, which would stay down and why, and the capacity left
+    in each rack. Hosts that have failed already count too. Nothing is changed, and nothing is
     reserved.
     """
 
@@ -165,11 +169,46 @@ class WhatIf(_Plan):
         hosts, racks = parsed_args.fail, parsed_args.fail_rack
         if not hosts and not racks:
             self.parser.error("say what fails: --fail HOST or --fail-rack RACK")
-        report = self.client.repair.plan(hosts=hosts, racks=racks)
+        found = self.client.repair.what_if(hosts=hosts, racks=racks)
+        report = found["repair"]
+        others = [name for name in found["hosts"] if name not in report["failed"]]
+        report = {**report, "failed": [*report["failed"], *others]}
         table = self.show(parsed_args, report, "fail")
         if report["held"]:
             self.tell(parsed_args, f"it would be held until approved: {report['held']}")
+        self.left = "\n".join((*_servers(found["recovery"]), self.left, *_capacity(found)))
         return table
+
+
+def _servers(recovery: Object) -> Iterable[str]:
+    """Yield the recovery preview: the sum of servers, and a sentence per host."""
+    if not recovery["hosts"]:
+        yield "no server runs on these hosts"
+        return
+    least = "" if recovery["evacuate_all"] else " at most"
+    yield f"servers: {recovery['move']} would move{least}, {recovery['stay']} would stay down"
+    for each in recovery["hosts"][:MOST_SHOWN]:
+        yield f"  {each['host']}: {each['sentence']}"
+    if len(recovery["hosts"]) > MOST_SHOWN:
+        yield f"  and those of {len(recovery['hosts']) - MOST_SHOWN} more hosts"
+
+
+def _capacity(found: Object) -> Iterable[str]:
+    """Yield the capacity left in each rack, and the segments that keep too few hosts free."""
+    for each in found["racks"]:
+        yield (
+            f"  {each['name'] or 'no rack'}: hosts up {_change(each, 'up')}, to reserve"
+            f" {_change(each, 'usable')}, free {_change(each, 'free')}"
+        )
+    for each in found["segments"]:
+        if each["is_short"]:
+            kept = _many(each["kept"], "host")
+            yield f"  segment {each['name']} keeps {kept} free; {each['still_free']} would be"
+
+
+def _change(left: Object, name: str) -> str:
+    before, after = left[name], left[f"still_{name}"]
+    return f"{before} -> {after}" if after != before else str(before)
 
 
 def sentence(report: Object, fail: str) -> str:

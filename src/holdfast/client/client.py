@@ -643,6 +643,12 @@ class Repair(Resource):
         """Return the repair plan for now, or after a failure of given hosts or racks."""
         return self._send("POST", "plan", body={"hosts": list(hosts), "racks": list(racks)})
 
+    def what_if(self, *, hosts: Iterable[str] = (), racks: Iterable[str] = ()) -> Object:
+        """Return repair plan, recovery preview and capacity left after a failure."""
+        body = {"hosts": list(hosts), "racks": list(racks)}
+        found: Object = self._wire.call("POST", "/holdfast/v1/what-if", body=body, key="what_if")
+        return found
+
     def run(self, *, approve: bool = False, reason: str = "", domain: str = "") -> Object:
         """Start a repair now and return the plan.
 

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from holdfast.api.holdfast_v1.agents import is_fresh
+from holdfast.api.holdfast_v1.agents import guest_counts
 from holdfast.api.request import Request, Response
 from holdfast.api.reservation_v1 import leases
 from holdfast.console import api_calls, sim
@@ -36,7 +36,7 @@ from holdfast.hostmonitor.matrix import UNKNOWN
 from holdfast.hoststatus.status import DOWN, RETURNING, SUSPECT, UP, USABLE, HostStatus
 from holdfast.model import votes
 from holdfast.model.errors import NotFound
-from holdfast.model.host import normalise, same, short
+from holdfast.model.host import same, short
 from holdfast.model.incident import HOST, Incident, covers
 
 # Tiles: the state of each host, the filter, and the groups. Pure.
@@ -581,19 +581,13 @@ def _wall(tiles: Sequence[Tile], filter: TileFilter, *, has_details: bool, may_p
     return Wall(filter, len(tiles), matching, groups, has_details, may_plan)
 
 
-def all_tiles(request: Request, *, to_judge: bool = False) -> list[Tile]:
+def all_tiles(request: Request) -> list[Tile]:
     """Build the tiles of all hosts, with networks and guest counts.
 
-    Guest counts appear only if known without a cloud call. `to_judge` includes incidents even
-    if the caller may not see them. They serve for decisions only and must not be shown.
+    Guest counts appear only if known without a cloud call.
     """
     networks, default_networks = network_health(request)
-    snapshot = (
-        _anonymous(request, request.services.store.wall.snapshot())
-        if to_judge
-        else snapshot_of(request)
-    )
-    return build_tiles(snapshot, networks, default_networks, _guests(request))
+    return build_tiles(snapshot_of(request), networks, default_networks, guest_counts(request))
 
 
 def snapshot_of(request: Request, only: int | None = None) -> WallSnapshot:
@@ -618,16 +612,6 @@ def network_health(request: Request) -> tuple[Mapping[str, Networks], Networks]:
     if matrix is None:
         return {}, dict.fromkeys(request.services.conf.hostmonitor.networks, UNKNOWN)
     return votes.everybody(fresh, matrix.networks), dict.fromkeys(matrix.networks, UNKNOWN)
-
-
-def _guests(request: Request) -> Mapping[str, int]:
-    """Return guest counts from live agents, or from the simulation, which has no agents."""
-    if request.services.sim is None:
-        now, rows = request.services.store.agents.all()
-        counts = {row["host"]: row["details"].get("guests") for row in rows if is_fresh(row, now)}
-        return {host: count for host, count in counts.items() if count is not None}
-    world: Mapping[str, Any] = request.services.sim().world()
-    return {normalise(host["name"]): host["servers"] for host in world["hosts"]}
 
 
 # Pieces

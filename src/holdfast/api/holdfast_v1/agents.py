@@ -179,6 +179,16 @@ def is_fresh(row: Mapping[str, Any], now: datetime) -> bool:
     return bool(silent_s <= FRESH_BEATS * row["heartbeat_s"])
 
 
+def guest_counts(request: Request) -> Mapping[str, int]:
+    """Return guest counts from live agents, or from the simulation, which has no agents."""
+    if request.services.sim is None:
+        now, rows = request.services.store.agents.all()
+        said = {row["host"]: row["details"].get("guests") for row in rows if is_fresh(row, now)}
+        return {host: count for host, count in said.items() if count is not None}
+    world: Mapping[str, Any] = request.services.sim().world()
+    return {normalise(one["name"]): one["servers"] for one in world["hosts"]}
+
+
 def _view(
     row: Mapping[str, Any], now: datetime, wanted: str, groups: Sequence[str]
 ) -> dict[str, Any]:

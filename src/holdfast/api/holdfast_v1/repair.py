@@ -14,7 +14,7 @@ from holdfast.ports.manager import RepairMove, RepairReport
 
 MOST_NAMED = 1000
 LONGEST_DOMAIN = 200
-_NAMES = {
+NAMES = {
     "type": "array",
     "maxItems": MOST_NAMED,
     "items": {"type": "string", "minLength": 1, "maxLength": 255},
@@ -23,8 +23,8 @@ PLAN: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        "hosts": {**_NAMES, "description": "If these failed as well: by name or id."},
-        "racks": {**_NAMES, "description": "If all enrolled hosts of these racks did."},
+        "hosts": {**NAMES, "description": "If these failed as well: by name or id."},
+        "racks": {**NAMES, "description": "If all enrolled hosts of these racks did."},
     },
 }
 RUN: dict[str, Any] = {

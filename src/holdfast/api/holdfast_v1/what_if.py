@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/holdfast/v1/what-if: the effects of an assumed failure of hosts and racks; nothing changes.
+
+The response holds the repair plan, the preview of recovery and the capacity left.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from holdfast.api.holdfast_v1 import repair
+from holdfast.api.holdfast_v1.agents import guest_counts
+from holdfast.api.request import Request, Response
+from holdfast.db.views import WallSnapshot
+from holdfast.hoststatus.status import USABLE
+from holdfast.model.errors import NotFound
+from holdfast.model.host import same, short
+from holdfast.model.incident import HOST
+from holdfast.ports.manager import RepairReport
+from holdfast.ports.recovery import Switch
+from holdfast.recovery import what_if
+from holdfast.recovery.what_if import Holder, Host, Left, RecoveryPreview
+
+#: The most failed hosts that the planner takes at once.
+MOST_FAILED = repair.MOST_NAMED
+HOLDERS, FAILOVER = "reservation:host:allocations", "holdfast:failover:list"
+ASK: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        name: {**repair.NAMES, "description": f"{what} that fail as well."}
+        for name, what in (("hosts", "Hosts, by name or id,"), ("racks", "All hosts of racks"))
+    },
+}
+_TEXT = {"type": "string"}
+_TEXTS = {"type": "array", "items": _TEXT}
+_COUNT = {"type": "integer", "minimum": 0}
+_MAYBE = {"type": ["integer", "null"], "description": "Null: not known."}
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "required": list(properties), "properties": dict(properties)}
+
+
+def _list(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": _object(properties)}
+
+
+_SERVERS = {
+    "host": _TEXT,
+    "guests": _MAYBE,
+    "segment": _TEXT,
+    "why": {**_TEXT, "description": "Why the servers stay down; empty: they move."},
+    "how": _TEXT,
+    "sentence": _TEXT,
+}
+_SIZE = _object({name: _COUNT for name in ("vcpus", "memory_mb", "local_gb")})
+_HOSTS = ("up", "still_up", "usable", "still_usable", "free", "still_free")
+_LEFT: dict[str, Any] = {
+    "name": _TEXT,
+    **dict.fromkeys(_HOSTS, _COUNT),
+    "size": _SIZE,
+    "still_size": _SIZE,
+    "kept": {**_COUNT, "description": "Hosts that the segment keeps free for failures."},
+    "is_short": {"type": "boolean"},
+}
+VIEW = _object(
+    {
+        "hosts": {**_TEXTS, "description": "The hosts that fail."},
+        "left_out": {**_TEXTS, "description": "Too many for the planner: thought alive."},
+        "already": {**_TEXTS, "description": "Enrolled hosts that are out of use already."},
+        "repair": repair.VIEW,
+        "recovery": _object(
+            {
+                "move": _COUNT,
+                "stay": _COUNT,
+                "uncounted": {**_COUNT, "description": "Hosts with an unknown server count."},
+                "evacuate_all": {"type": "boolean"},
+                "ha_key": _TEXT,
+                "hosts": _list(_SERVERS),
+            }
+        ),
+        "racks": _list(_LEFT),
+        "segments": _list(_LEFT),
+    }
+)
+
+
+def ask(request: Request) -> Response:
+    """Preview repair and recovery after a failure; NotFound for an unknown host or rack."""
+    hosts = _hosts(request)
+    dead = _dead(hosts, *(request.body.get(name, ()) for name in ("hosts", "racks")))
+    thought = [one.name for one in dead if one.enrolled]
+    failing, left_out = thought[:MOST_FAILED], thought[MOST_FAILED:]
+    report = request.services.manager.plan_repair(request.caller, tuple(failing), ())
+    gone = {one.name for one in dead} - {*left_out}
+    return Response({"what_if": _view(request, hosts, report, gone, dead, left_out)})
+
+
+def _view(
+    request: Request,
+    hosts: Sequence[Host],
+    report: RepairReport,
+    gone: set[str],
+    dead: Sequence[Host],
+    left_out: Sequence[str],
+) -> dict[str, Any]:
+    replacements: dict[str, set[str]] = {}
+    for move in report.moves:
+        if move.active:
+            replacements.setdefault(move.lease_id, set()).update(move.joins)
+    taken = {name for names in replacements.values() for name in names}
+    found = what_if.preview(_known(request, hosts), gone, replacements)
+    sizes = request.services.store.ledger.sizes()
+    after = what_if.After(gone | {*report.failed}, taken, sizes)
+    settings = request.services.conf.recovery
+    return {
+        "hosts": [one.name for one in dead],
+        "left_out": list(left_out),
+        "already": [one.name for one in hosts if one.enrolled and one.state not in USABLE],
+        "repair": repair.view(report),
+        "recovery": {
+            **asdict(what_if.sums(found)),
+            "evacuate_all": settings.evacuate_all,
+            "ha_key": settings.ha_key,
+            "hosts": [_servers(one) for one in found],
+        },
+        "racks": [_left(one) for one in what_if.left(hosts, after, what_if.RACK)],
+        "segments": [_left(one) for one in _segments(request, hosts, after)],
+    }
+
+
+def _servers(preview: RecoveryPreview) -> dict[str, Any]:
+    return {**asdict(preview), "sentence": preview.sentence}
+
+
+def _left(left: Left) -> dict[str, Any]:
+    return {**asdict(left), "is_short": left.is_short}
+
+
+def _segments(request: Request, hosts: Sequence[Host], after: what_if.After) -> Sequence[Left]:
+    """Return the segments that keep hosts free for failures."""
+    if not request.allowed(FAILOVER):
+        return ()
+    kept = {one.name: one.kept for one in request.services.store.failover.report()}
+    found = what_if.left(hosts, after, what_if.SEGMENT, kept)
+    return [one for one in found if one.kept]
+
+
+def _hosts(request: Request) -> list[Host]:
+    """Return all hosts. Open incidents count even if the caller may not list incidents."""
+    look, counts = request.services.store.wall.snapshot(), guest_counts(request)
+    hit = {short(one.host) for one in look.open if one.kind == HOST}
+    hidden = not (request.caller.is_admin or request.allowed(HOLDERS))
+    return [
+        Host(
+            row.id,
+            row.service_host,
+            row.state,
+            row.rack,
+            row.zone,
+            row.segment or "",
+            row.enrolled,
+            row.reservable,
+            _holders(look, row.id, hidden=hidden),
+            bool(row.on_maintenance),
+            bool(row.spare),
+            counts.get(row.name, counts.get(short(row.name))),
+            short(row.name) in hit,
+        )
+        for row in look.hosts
+    ]
+
+
+def _holders(look: WallSnapshot, host_id: int, *, hidden: bool) -> Sequence[Holder]:
+    held = look.held.get(host_id, ())
+    if hidden:
+        return [Holder("", "reserved")] if held else ()
+    return [Holder(one.lease_id, one.lease) for one in held]
+
+
+def _dead(hosts: Sequence[Host], names: Sequence[str], racks: Sequence[str]) -> list[Host]:
+    known = {one.rack for one in hosts if one.rack}
+    for rack in racks:
+        if rack not in known:
+            said = ", ".join(sorted(known)[:20]) or "none"
+            raise NotFound(f"no host is in rack {rack[:80]!r}; racks known: {said}")
+    by: dict[str, list[Host]] = {}
+    for one in hosts:
+        by.setdefault(short(one.name), []).append(one)
+        by.setdefault(str(one.id), []).append(one)
+    chosen = {_named(by.get(short(name), ()), name) for name in names}
+    return [one for one in hosts if one.id in chosen or one.rack in {*racks}]
+
+
+def _named(alike: Sequence[Host], name: str) -> int:
+    for one in alike:
+        if same(one.name, name) or str(one.id) == name:
+            return one.id
+    raise NotFound(f"no host has the name or id {name[:80]!r}: holdfast host list")
+
+
+def _known(request: Request, hosts: Sequence[Host]) -> what_if.Known:
+    store, conf = request.services.store, request.services.conf
+    now, given = store.database.now(), conf.reservation
+    return what_if.Known(
+        now,
+        hosts,
+        {one.host_id: one for one in store.segments.all_members()},
+        {_segment_of(row): _switch(row) for row in store.switches.all_pauses()},
+        [
+            (row["matcher"], _switch(row))
+            for row in store.switches.all_silences()
+            if row["starts_at"] <= now
+        ],
+        [row["domain"] for row in store.switches.all_approvals()],
+        conf.mass_failure,
+        conf.recovery.dry_run,
+        given.repair,
+    )
+
+
+def _segment_of(pause: Mapping[str, Any]) -> str:
+    """Return the segment of a pause; empty for a pause everywhere."""
+    return str(pause["scope"]).partition(":")[2]
+
+
+def _switch(row: Mapping[str, Any]) -> Switch:
+    return Switch(str(row.get("scope", "")), row["author"], row["reason"], row["expires_at"])
