@@ -17,7 +17,9 @@ import sqlalchemy as sa
 from playwright.sync_api import Browser, Page, expect
 
 from holdfast.console.incidents import MOST_LINES
+from holdfast.db import timeline
 from holdfast.db.tables import observations
+from holdfast.recovery.timeline import Opened
 from tests.api.audits import write_line
 from tests.api.cases import write_incident
 from tests.api.ha import REPORTS, report_body
@@ -343,10 +345,10 @@ def test_what_an_agent_saw_is_where_the_timeline_begins(site: Site) -> None:
     }
     with store.database.write() as conn:
         conn.execute(sa.insert(observations).values(**row))
-    write_line(site, "opened: it died", subject=f"incident:{own}")
+        timeline.write(conn, store.database.now(conn), own, Opened("it died"))
     text = Person(site).get(f"{LIST}/{own}").text
-    timeline = text[text.index('<ol class="timeline">') :]
-    assert timeline.index("guest failed, says agent@cmp-3: LIFECYCLE") < timeline.index("opened: ")
+    told = text[text.index('<ol class="timeline">') :]
+    assert told.index("guest failed, says agent@cmp-3: LIFECYCLE") < told.index("opened: ")
     assert EVIL not in text
     send(Person(site), f"{LIST}/{own}/abort", {"reason": "over"})
 
