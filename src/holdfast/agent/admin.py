@@ -201,7 +201,7 @@ class AdminSocket:
         except OSError as error:  # for example no file descriptor left
             LOG.warning("%s %s: %s", PORT, self._path, error)
             return TICK_S
-        self._talking = {one for one in self._talking if one.is_alive()}
+        self._talking = {thread for thread in self._talking if thread.is_alive()}
         if len(self._talking) >= self._limits.connections:
             with caller, contextlib.suppress(OSError):
                 caller.settimeout(0)

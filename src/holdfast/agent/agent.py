@@ -148,8 +148,8 @@ def judged(
         if track is None or old is track:
             continue
         for name, trouble in track.troubles.items():
-            known = old.troubles.get(name) if old else None
-            if known is None or (known.verdict, known.sign) != (trouble.verdict, trouble.sign):
+            fault = old.troubles.get(name) if old else None
+            if fault is None or (fault.verdict, fault.sign) != (trouble.verdict, trouble.sign):
                 yield Judged(uuid, track.name, trouble.sign, trouble.verdict)
 
 
@@ -335,14 +335,14 @@ class HostAgent:
 
     def _next(self) -> list[QueuedEvent]:
         """Return up to BATCH queued events, or none when a timer is due."""
-        found: list[QueuedEvent] = []
+        queued_events: list[QueuedEvent] = []
         try:
-            found.append(self._waiting.get(timeout=self._pause()))
-            while len(found) < BATCH:
-                found.append(self._waiting.get_nowait())
+            queued_events.append(self._waiting.get(timeout=self._pause()))
+            while len(queued_events) < BATCH:
+                queued_events.append(self._waiting.get_nowait())
         except queue.Empty:
-            return found
-        return found
+            return queued_events
+        return queued_events
 
     def _pause(self) -> float:
         due = self._watch.due()
@@ -358,26 +358,28 @@ class HostAgent:
         now = self._clock.monotonic()
         if self._filters.follow():
             self._watch.use(self._filters.filters, now)
-        told: list[GuestEvent] = []
+        guest_events: list[GuestEvent] = []
         news: list[WatchedEvent] = []  # for watchers
-        for one in taken:
-            happened, seen = self._judge(one, now)
-            told += happened
+        for queued_event in taken:
+            happened, seen = self._judge(queued_event, now)
+            guest_events += happened
             news += seen
         late = self._watch.check_timers(now)
-        told += late
-        if told or taken:
-            items = [self._item(one) for one in told]
+        guest_events += late
+        if guest_events or taken:
+            items = [self._item(guest_event) for guest_event in guest_events]
             notes = {MEMORY: guest_store.to_plain(self._watch)}
-            self._spool.put(items, notes, _over(told))
+            self._spool.put(items, notes, _over(guest_events))
             self._again.written()
             if items:
                 self._spooled()
         self._seen, self._counted = dict(self._watch.tracks), dict(self._watch.counted)
-        self._was_read = self._was_read or any(isinstance(one.record, Reading) for one in taken)
+        self._was_read = self._was_read or any(
+            isinstance(queued_event.record, Reading) for queued_event in taken
+        )
         self._turned = self._clock.monotonic()
         self._tap.publish([*news, *late])
-        if any(_is_removal(one.record) for one in taken):
+        if any(_is_removal(queued_event.record) for queued_event in taken):
             self.removed()
 
     def _judge(self, taken: QueuedEvent, now: float) -> tuple[list[GuestEvent], list[WatchedEvent]]:
@@ -385,8 +387,8 @@ class HostAgent:
         record, when = taken.record, taken.when
         if isinstance(record, Comparison):
             events = record.events(self._watch, now)
-            heard = [self._judge(QueuedEvent(one, when), now) for one in events]
-            return [one for told, _ in heard for one in told], [
+            heard = [self._judge(QueuedEvent(event, when), now) for event in events]
+            return [guest_event for guest_events, _ in heard for guest_event in guest_events], [
                 n for _, news in heard for n in news
             ]
         tracks = self._watch.tracks
@@ -423,10 +425,14 @@ class HostAgent:
         The guest state does not change, so the agent still reports the next real event.
         """
         marked = [
-            replace(one, key=f"{one.key}/simulated", evidence={**one.evidence, "simulated": True})
-            for one in told
+            replace(
+                guest_event,
+                key=f"{guest_event.key}/simulated",
+                evidence={**guest_event.evidence, "simulated": True},
+            )
+            for guest_event in told
         ]
-        self._spool.put([self._item(one) for one in marked])
+        self._spool.put([self._item(guest_event) for guest_event in marked])
         self._spooled()
         self._tap.publish(marked)
 
@@ -509,5 +515,13 @@ def _over(told: Sequence[GuestEvent]) -> dict[str, str]:
 
     A guest that failed again after its recovery is left out.
     """
-    last = {f"server:{one.uuid}": one for one in told if one.state in (FAILED, WELL)}
-    return {who: one.since.isoformat() for who, one in last.items() if one.state == WELL}
+    last = {
+        f"server:{guest_event.uuid}": guest_event
+        for guest_event in told
+        if guest_event.state in (FAILED, WELL)
+    }
+    return {
+        who: guest_event.since.isoformat()
+        for who, guest_event in last.items()
+        if guest_event.state == WELL
+    }

@@ -101,7 +101,7 @@ def compare(host: str, cloud: ExpectedGuests, guests: Guests, clock: Clock) -> H
 def strangers(expected: Iterable[Expected], guests: Iterable[Guest]) -> list[str]:
     """Return the uuids of running guests that the cloud did not mention."""
     known = {one.uuid for one in expected}
-    return [one.uuid for one in guests if _is_alive(one) and one.uuid not in known]
+    return [guest.uuid for guest in guests if _is_alive(guest) and guest.uuid not in known]
 
 
 def _batches(uuids: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -117,7 +117,7 @@ def differences(expected: Sequence[Expected], guests: Sequence[Guest]) -> list[D
     here = (_wanted(one, found.get(one.uuid), none_there) for one in wanted)
     said = {one.uuid: one for one in expected}
     there = (_found(guest, said.get(guest.uuid)) for guest in guests)
-    return [one for one in itertools.chain(here, there) if one is not None]
+    return [difference for difference in itertools.chain(here, there) if difference is not None]
 
 
 def _wanted(said: Expected, guest: Guest | None, none_there: bool) -> Difference | None:
@@ -324,9 +324,9 @@ class SecondOpinion:
 
     def round(self) -> None:
         """Poll once; pass on no result if the driver gets no events or a call fails."""
-        found: HostComparison | None = None
+        comparison: HostComparison | None = None
         try:
             if not self._guests.why_deaf():
-                found = compare(self._host, self._cloud, self._guests, self._clock)
+                comparison = compare(self._host, self._cloud, self._guests, self._clock)
         finally:
-            self._looked(Comparison(self._expectations, found))
+            self._looked(Comparison(self._expectations, comparison))

@@ -49,7 +49,7 @@ def row(track: Track, now: float) -> dict[str, Any]:
         "ha": about.get("ha", ""),
         "heartbeat": about.get("heartbeat", ""),
         "persistent": track.persistent,
-        "trouble": [_trouble(one, now) for one in track.troubles.values()],
+        "trouble": [_trouble(fault, now) for fault in track.troubles.values()],
         "metadata": dict(about),
     }
 
@@ -77,7 +77,7 @@ def reading(tracks: Iterable[Track], at: datetime) -> Reading:
 
     A guest that is off without a fault gets no reason: the replay would report it as a new fault.
     """
-    return Reading(tuple(_guest(one) for one in tracks if one.life in _STATES), at)
+    return Reading(tuple(_guest(track) for track in tracks if track.life in _STATES), at)
 
 
 def _guest(track: Track) -> Guest:
@@ -112,7 +112,7 @@ def _of_event(news: Event) -> dict[str, Any]:
 
 @shown.register
 def _of_reading(news: Reading) -> dict[str, Any]:
-    states = dict(Counter(one.state for one in news.guests))
+    states = dict(Counter(guest.state for guest in news.guests))
     return {"what": "reading", "states": states, "record": guest_store.plain(news)}
 
 
@@ -238,8 +238,8 @@ class GuestCommands:
         ref = text(args, "guest")
         with self._tap.watching() as watcher:
             view = self._agent.view()
-            known = [track for track in view.tracks.values() if not ref or _is(track, ref)]
-            standing = reading(known, self._clock.now())
+            tracks = [track for track in view.tracks.values() if not ref or _is(track, ref)]
+            standing = reading(tracks, self._clock.now())
             yield {"what": "standing", "host": view.host, "record": guest_store.plain(standing)}
             while True:
                 news, missed = watcher.next_event(TICK_S)
@@ -270,12 +270,15 @@ class GuestCommands:
         copy.tracks = dict(view.tracks)
         judgements, told = _simulated(copy, records, self._clock.monotonic())
         if for_real and told:
-            self._agent.report_simulated([one for _, one in told])
+            self._agent.report_simulated([guest_event for _, guest_event in told])
         return {
             "host": view.host,
             "for_real": for_real,
             "judged": judgements,
-            "told": [{"after_s": round(after_s, 3), **shown(one)} for after_s, one in told],
+            "told": [
+                {"after_s": round(after_s, 3), **shown(guest_event)}
+                for after_s, guest_event in told
+            ],
         }
 
     def _records(self, args: Mapping[str, Any], view: View) -> Sequence[Event | Reading]:
@@ -325,7 +328,11 @@ def _simulated(
             yield record
 
     told = guest_store.go_on(copy, one_by_one(), time_of)
-    mine = [(at - now, one) for at, one in told if everybody or one.uuid in events]
+    mine = [
+        (at - now, guest_event)
+        for at, guest_event in told
+        if everybody or guest_event.uuid in events
+    ]
     return judgements, mine
 
 
@@ -367,8 +374,8 @@ def _about(news: WatchedEvent, ref: str) -> WatchedEvent | None:
     if not ref:
         return news
     if isinstance(news, Reading):
-        mine = tuple(one for one in news.guests if ref in (one.uuid, one.name))
-        return Reading(mine, news.at)
+        guests = tuple(guest for guest in news.guests if ref in (guest.uuid, guest.name))
+        return Reading(guests, news.at)
     if isinstance(news, Sent):
         named = (news.body["subject"].removeprefix("server:"), evidence(news).get("domain_name"))
         return news if ref in named else None

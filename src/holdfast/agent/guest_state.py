@@ -502,8 +502,8 @@ class GuestWatch:
         self.filters = filters
         for track in [one for one in self.tracks.values() if one.troubles]:
             troubles = {
-                name: one if one.told else _judged_anew(one, track, filters, now)
-                for name, one in track.troubles.items()
+                name: fault if fault.told else _judged_anew(fault, track, filters, now)
+                for name, fault in track.troubles.items()
             }
             self.tracks[track.uuid] = replace(track, troubles=troubles)
 
@@ -565,9 +565,9 @@ class GuestWatch:
                 for name, trouble in track.troubles.items()
                 if trouble.lasts or now - trouble.last < QUIET_S
             }
-            self.tracks[track.uuid], told = _tell(replace(track, troubles=kept), now)
-            self._remember(told)
-            happened += told
+            self.tracks[track.uuid], guest_events = _tell(replace(track, troubles=kept), now)
+            self._remember(guest_events)
+            happened += guest_events
         return happened
 
     def due(self) -> float | None:
@@ -609,9 +609,9 @@ class GuestWatch:
         track = replace(track, reason=reason, closing=meant.closing, troubles=troubles, ended=ended)
         if meant.sign is not None:
             track = _take(track, meant.sign, self.filters, when, died)
-        track, told = _tell(track, when.now)
+        track, guest_events = _tell(track, when.now)
         recovered = self._recovered(before, track, when)
-        self._remember(told)
+        self._remember(guest_events)
         if meant.gone:
             self.tracks.pop(track.uuid, None)
             self._left[track.uuid] = when.stamp
@@ -619,7 +619,7 @@ class GuestWatch:
         else:
             self.tracks[track.uuid] = track
             self.dismissed.pop(track.uuid, None)
-        return recovered + told
+        return recovered + guest_events
 
     def _recovered(self, before: Track, after: Track, when: Now) -> list[GuestEvent]:
         """Return a "well" event if a guest with a reported failure runs again.
@@ -671,18 +671,18 @@ def _take(track: Track, sign: Symptom, filters: Filter, when: Now, died: bool) -
         old = replace(old, lasts=old.lasts or same or track.life == OFF)
         trouble = traced(old, when, again=lost == name)
         return replace(track, troubles={**_sure(track, name, sign), lost: trouble})
-    known = track.troubles.get(name)
-    goes_on = known is not None and known.lasts
-    if known is not None and goes_on:
-        sign = richer(known.sign, sign)
+    fault = track.troubles.get(name)
+    goes_on = fault is not None and fault.lasts
+    if fault is not None and goes_on:
+        sign = richer(fault.sign, sign)
     about = {**track.metadata, "name": track.name}
     verdict, tally = filters.judge(sign, about, track.tally, when.stamp, again=goes_on)
     if tally:  # keep only rules that are still in force
         track = replace(track, tally={rule: tally[rule] for rule in filters.rules if rule in tally})
     # the guest is off, or died of this: its earlier faults end here
     over = track.life == OFF or (died and verdict.do == RECOVER)
-    if known is not None:
-        begun = known if goes_on or not sign.lasts else replace(known, **begins(when))
+    if fault is not None:
+        begun = fault if goes_on or not sign.lasts else replace(fault, **begins(when))
         begun = replace(begun, sign=sign, verdict=verdict, lasts=sign.lasts)
         trouble = traced(begun, when)
     elif verdict.do == IGNORE and not sign.lasts:
@@ -690,7 +690,7 @@ def _take(track: Track, sign: Symptom, filters: Filter, when: Now, died: bool) -
     else:
         traces: tuple[str, ...] = (when.trace,)
         if over:
-            traces = tuple(t for one in track.troubles.values() for t in one.traces) + traces
+            traces = tuple(t for fault in track.troubles.values() for t in fault.traces) + traces
         trouble = Fault(
             sign, when.at, when.now, when.now, verdict, sign.lasts, traces=traces[-MOST_TRACES:]
         )
@@ -718,8 +718,8 @@ def _tell(track: Track, now: float) -> tuple[Track, list[GuestEvent]]:
         state = TOLD[trouble.verdict.do]
         if track.told != FAILED:
             happened.append(guest_event(track, name, trouble, state))
-        told = replace(trouble, told=state)
-        track = replace(track, troubles={**track.troubles, name: told})
+        fault = replace(trouble, told=state)
+        track = replace(track, troubles={**track.troubles, name: fault})
     return track, happened
 
 

@@ -72,7 +72,7 @@ def _track(track: Track) -> dict[str, Any]:
     plain |= {"reason": track.reason, "since": track.since and track.since.isoformat()}
     plain["ended"] = track.ended
     plain["metadata"] = dict(track.metadata)
-    plain["troubles"] = {name: _trouble(one) for name, one in track.troubles.items()}
+    plain["troubles"] = {name: _trouble(fault) for name, fault in track.troubles.items()}
     return plain
 
 
@@ -194,10 +194,10 @@ def go_on(
         now = time_of(record.at)
         yield from _until(watch, now)
         if isinstance(record, Event):
-            told = watch.hear(record, now)
+            guest_events = watch.hear(record, now)
         else:
-            told = watch.reconcile(record.guests, record.at, now)
-        yield from ((now, one) for one in told)
+            guest_events = watch.reconcile(record.guests, record.at, now)
+        yield from ((now, one) for one in guest_events)
     yield from _until(watch, None)
 
 
@@ -310,7 +310,7 @@ class Again:
 
 
 def _cause(track: Track) -> str:
-    return next((name for name, one in track.troubles.items() if one.told == FAILED), "")
+    return next((name for name, fault in track.troubles.items() if fault.told == FAILED), "")
 
 
 def _told(track: Track) -> datetime | None:

@@ -206,14 +206,14 @@ class StallWatch:
         self._of_the_host(len(stalled), len(busy))
         here = {uuid for uuid, _ in tracks}
         over = [uuid for uuid in self.told if uuid not in stalled and uuid in here]
-        said = [Event(uuid, self.told[uuid], HANG, at, RUNNING) for uuid in over]
+        events = [Event(uuid, self.told[uuid], HANG, at, RUNNING) for uuid in over]
         self.told = {uuid: name for uuid, name in self.told.items() if uuid in stalled}
         for uuid, numbers in stalled.items():
             if uuid not in self.told and not self.host_is_short:
                 self.told[uuid] = known[uuid]
                 which = f"vcpu {', '.join(map(str, sorted(numbers)))}"
-                said.append(Event(uuid, known[uuid], HANG, at, STALLED, which))
-        return said
+                events.append(Event(uuid, known[uuid], HANG, at, STALLED, which))
+        return events
 
     def _of_the_host(self, stalled: int, busy: int) -> None:
         short = stalled >= 2 and stalled * 2 > busy

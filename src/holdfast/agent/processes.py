@@ -131,17 +131,17 @@ class _Reading(Reading):
             root = self.root(tree, empty, "a file of services begins with `services:`")
             fields = self.fields(root, ("services",), needed=("services",)) if root else {}
             found = [self._ours(node) for node in self.items(fields.get("services"), "services")]
-        services = [one for one in found if one is not None]
+        services = [service for service in found if service is not None]
         self._check_names(services)
         return tuple(services)
 
     def _check_names(self, services: Sequence[Service]) -> None:
         lines: dict[str, int] = {}
-        for one in services:
-            if one.name in lines:
-                text = f"{one.name} is there already, in line {lines[one.name]}"
-                self.say(one.line, f"{text}: give each a name of its own")
-            lines.setdefault(one.name, one.line)
+        for service in services:
+            if service.name in lines:
+                text = f"{service.name} is there already, in line {lines[service.name]}"
+                self.say(service.line, f"{text}: give each a name of its own")
+            lines.setdefault(service.name, service.line)
 
     # Holdfast's format
 
@@ -356,7 +356,7 @@ class ProcessWatch:
         keep: Keep | None = None,
     ) -> None:
         self._processes = processes
-        self._named = {one.name: one for one in services}
+        self._named = {service.name: service for service in services}
         self._file = file
         self._keep = keep
         self._under_way: dict[str, Future[str]] = {}  # restarts, by name
@@ -365,7 +365,7 @@ class ProcessWatch:
     @property
     def services(self) -> Sequence[Service]:
         filed = self._file.services if self._file else ()
-        return tuple((self._named | {one.name: one for one in filed}).values())
+        return tuple((self._named | {service.name: service for service in filed}).values())
 
     def check(self, now: float) -> list[tuple[Service, Step]]:
         """Check each service once, start the restarts that are due, and return the reports."""
@@ -445,6 +445,6 @@ class ProcessWatch:
 
 def _each(do: Callable[[Service], str], services: Sequence[Service]) -> list[str]:
     if len(services) < 2:
-        return [do(one) for one in services]
+        return [do(service) for service in services]
     with ThreadPoolExecutor(min(AT_ONCE, len(services)), thread_name_prefix="service") as hands:
         return list(hands.map(do, services))

@@ -261,7 +261,7 @@ class _Shares:
         column = self._whole.column(table, now)
         if table.entities != self._entities:
             self._entities = table.entities
-            limits = (one.contracts.get(self._contract, NAN) for one in table.entities)
+            limits = (entity.contracts.get(self._contract, NAN) for entity in table.entities)
             self._limits = [limit if limit > 0 else NAN for limit in limits]
         if column is None:
             return None

@@ -177,10 +177,10 @@ class Engine:
         ]
         had = self._series
         for rule in (watcher.rule for watcher in made.watchers.values()):
-            for one in rule.conditions:
-                key = (rule.kind, *one.series)
+            for condition in rule.conditions:
+                key = (rule.kind, *condition.series)
                 if key not in made.series:
-                    made.series[key] = had.get(key) or series_of(one)
+                    made.series[key] = had.get(key) or series_of(condition)
         made.applied = Applied(rules.version, **{name: tuple(ids) for name, ids in done.items()})
         return made
 
@@ -239,7 +239,7 @@ class Engine:
         for kind, table in self._read(snapshot).items():
             old = self._tables.get(kind)
             if old is None or old.entities != table.entities:
-                self._scopes = {key: one for key, one in self._scopes.items() if key[0] != kind}
+                self._scopes = {key: scope for key, scope in self._scopes.items() if key[0] != kind}
                 rows = _rows(old.entities if old else (), table.entities)
                 for key, series in self._series.items():
                     if key[0] == kind:
@@ -271,7 +271,10 @@ class Engine:
         table = self._tables.get(rule.kind)
         if table is None:
             return watcher.not_read(moment)
-        mine = {one.series: columns[(rule.kind, *one.series)] for one in rule.conditions}
+        mine = {
+            condition.series: columns[(rule.kind, *condition.series)]
+            for condition in rule.conditions
+        }
         scope = self._scope(rule, table)
         this = Pass(moment, table, mine, scope, snapshot.elapsed_s, snapshot.gone)
         return watcher.evaluate(this)
@@ -283,16 +286,16 @@ class Engine:
         """
         selector: Selector = rule.selector
         key = (rule.kind, selector, rule.contracts)
-        found = self._scopes.get(key)
-        if found is None:
-            found = self._scopes[key] = Scope(table.entities, selector, rule.contracts)
-        return found
+        scope = self._scopes.get(key)
+        if scope is None:
+            scope = self._scopes[key] = Scope(table.entities, selector, rule.contracts)
+        return scope
 
 
 def _rows(old: tuple[Entity, ...], new: tuple[Entity, ...]) -> list[int]:
     """Return the old row of each new entity, or -1."""
-    places = {one.id: row for row, one in enumerate(old)}
-    return [places.get(one.id, -1) for one in new]
+    places = {entity.id: row for row, entity in enumerate(old)}
+    return [places.get(entity.id, -1) for entity in new]
 
 
 # Saved state of the engine.
@@ -346,7 +349,7 @@ def head(engine: Engine, at: datetime, now: float) -> dict[str, Any]:
         "version": engine.rules.version,
         "ended": [[reason, part(watcher, at, now)] for watcher, reason in engine.retired],
         "open": {
-            project: {"age_s": now - opened, "changes": [one.plain() for one in changes]}
+            project: {"age_s": now - opened, "changes": [change.plain() for change in changes]}
             for project, (opened, changes) in teller.open.items()
         },
         "storm": {
@@ -370,8 +373,8 @@ def part(watcher: Watcher, at: datetime, now: float) -> dict[str, Any]:
             "level": rule.conditions[0].level,
             "actions": list(rule.actions),
         },
-        "levels": [one.level for one in rule.conditions],
-        "tracks": [_track(one, now) for one in watcher.tracks.values()],
+        "levels": [condition.level for condition in rule.conditions],
+        "tracks": [_track(track, now) for track in watcher.tracks.values()],
         "hits": [judge.hits for judge in watcher.judges],
         "spent": [judge.spent for judge in watcher.judges],
     }

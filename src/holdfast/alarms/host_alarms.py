@@ -76,17 +76,19 @@ class HostAlarms:
     def evaluate(self, snapshot: Snapshot) -> Outcome:
         """Evaluate a pass; reports that the disk refuses are written with a later pass."""
         outcome = self._rule_manager.apply(snapshot)
-        told = [change for group in outcome.groups for change in group.changes]
+        changes = [change for group in outcome.groups for change in group.changes]
         over = self._plugins.consume(self._plugins.over(snapshot))
         late = self._is_late(snapshot.monotonic)
-        if told or over or self._waiting or outcome.changes or late:
-            self._write([*told, *over], snapshot.monotonic)
+        if changes or over or self._waiting or outcome.changes or late:
+            self._write([*changes, *over], snapshot.monotonic)
         return replace(outcome, changes=(*outcome.changes, *over)) if over else outcome
 
     def notify(self, groups: Sequence[Group]) -> None:
         """Write reports of plugin alarms; those of rules are written already."""
-        told = [change for group in groups for change in group.changes]
-        said = [one for one in told if one.rule.startswith(PLUGIN) and _is_sound(self._host, one)]
+        changes = [change for group in groups for change in group.changes]
+        said = [
+            one for one in changes if one.rule.startswith(PLUGIN) and _is_sound(self._host, one)
+        ]
         if said := self._plugins.consume(said):
             self._write(said, self._clock.monotonic())
 
@@ -100,7 +102,9 @@ class HostAlarms:
 
     def _write(self, told: Iterable[Change], now: float) -> None:
         """Write reports and changed state to the outbox in a single transaction."""
-        self._waiting += [item(self._host, one) for one in told if _is_sound(self._host, one)]
+        self._waiting += [
+            item(self._host, change) for change in told if _is_sound(self._host, change)
+        ]
         over = len(self._waiting) - MOST_WAITING
         if over > 0:
             self.lost += over

@@ -92,12 +92,12 @@ def line(snapshot: Snapshot) -> str:
 def read(lines: Iterable[str], source: str) -> Iterator[Snapshot]:
     """Read a recording. InvalidInput names the line that cannot be parsed."""
     last: Snapshot | None = None
-    known: dict[tuple[str, str], Entity] = {}
+    entities: dict[tuple[str, str], Entity] = {}
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
         try:
-            last = _snapshot(json.loads(text), last, known)
+            last = _snapshot(json.loads(text), last, entities)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             why = f"this is no recorded pass: {type(error).__name__} {error}"
             raise InvalidInput(
@@ -134,10 +134,10 @@ def _snapshot(
 
 def _entity(plain: Mapping[str, Any], known: dict[tuple[str, str], Entity]) -> Entity:
     """Build an entity; return the same object until something changes."""
-    made = Entity(**{name: plain[name] for name in _ENTITY if name in plain})
-    before = known.get((made.kind, made.id))
-    if before != made:
-        known[made.kind, made.id] = before = made
+    entity = Entity(**{name: plain[name] for name in _ENTITY if name in plain})
+    before = known.get((entity.kind, entity.id))
+    if before != entity:
+        known[entity.kind, entity.id] = before = entity
     return before
 
 
@@ -165,7 +165,7 @@ class Story:
     @property
     def raised(self) -> int:
         """Number of times the alarm fired."""
-        return sum(one.state == FIRING for one in self.changes)
+        return sum(change.state == FIRING for change in self.changes)
 
 
 @dataclass(frozen=True)
@@ -187,15 +187,15 @@ def preview(
     """Parse rules and evaluate them on the history of hosts; `hours` and `groups` are by host."""
     rules = rules_file.parse(text, source)
     silent = {rule.id: lacks for rule in rules.rules if (lacks := _not_kept(rule))}
-    asked = replace(rules, rules=tuple(one for one in rules.rules if one.id not in silent))
+    rule_set = replace(rules, rules=tuple(one for one in rules.rules if one.id not in silent))
     stories: list[Story] = []
     for host, hour in hours.items():
         mine = (groups or {}).get(host, ())
-        found: dict[tuple[str, str], list[Change]] = {}
-        for each in replay(snapshots(host, hour), asked, mine):
+        changeses: dict[tuple[str, str], list[Change]] = {}
+        for each in replay(snapshots(host, hour), rule_set, mine):
             for one in each.changes:
-                found.setdefault((one.rule, one.entity), []).append(one)
-        stories += [_story(host, tuple(changes)) for changes in found.values()]
+                changeses.setdefault((one.rule, one.entity), []).append(one)
+        stories += [_story(host, tuple(changes)) for changes in changeses.values()]
     order = {rule.id: place for place, rule in enumerate(rules.rules)}
     stories.sort(key=lambda one: (order[one.rule], one.host, one.name, one.entity))
     return Preview(rules, tuple(stories), silent)
@@ -203,14 +203,25 @@ def preview(
 
 def _not_kept(rule: Rule) -> tuple[str, ...]:
     """Return the fields of a rule that the history does not record."""
-    asked = {one.field for one in rule.conditions}
-    asked |= {one.full for one in rule.conditions if isinstance(one.full, str) and one.full}
+    asked = {condition.field for condition in rule.conditions}
+    asked |= {
+        condition.full
+        for condition in rule.conditions
+        if isinstance(condition.full, str) and condition.full
+    }
     return tuple(sorted(asked - set(FIELDS[rule.kind])))
 
 
 def _story(host: str, changes: tuple[Change, ...]) -> Story:
-    one = changes[-1]
-    who = (one.rule, one.kind, one.entity, one.name or one.entity, one.project, one.severity)
+    change = changes[-1]
+    who = (
+        change.rule,
+        change.kind,
+        change.entity,
+        change.name or change.entity,
+        change.project,
+        change.severity,
+    )
     return Story(host, *who, changes)
 
 

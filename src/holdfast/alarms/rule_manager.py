@@ -195,7 +195,7 @@ class RuleManager:
 
     def before(self) -> list[str]:
         """Return the versions available for a rollback, the latest first."""
-        return [f"{one.number}-{one.digest}" for one in reversed(self._before)]
+        return [f"{state.number}-{state.digest}" for state in reversed(self._before)]
 
     def origin(self, rule: str) -> str:
         """Return the source of a rule in force."""
@@ -345,22 +345,22 @@ class RuleManager:
     # merging and trying
 
     def _sets(self) -> dict[str, RuleSet]:
-        return {name: found for name, (_, found) in self._parsed.items()}
+        return {name: rule_set for name, (_, rule_set) in self._parsed.items()}
 
     def _merged(self, sets: Mapping[str, RuleSet], state: State) -> RuleSet:
         """Merge the layers; for equal ids the later source counts."""
         there = [name for name in SOURCES if name in sets]
         rules: dict[str, Rule] = {}
-        made = _NOTHING
+        rule_set = _NOTHING
         for name in there:
             one = sets[name]
             rules |= one.by_id
             if one.storm != _NOTHING.storm:
-                made = replace(made, storm=one.storm)
+                rule_set = replace(rule_set, storm=one.storm)
             if one.group_wait_s != _NOTHING.group_wait_s:
-                made = replace(made, group_wait_s=one.group_wait_s)
+                rule_set = replace(rule_set, group_wait_s=one.group_wait_s)
         return replace(
-            made,
+            rule_set,
             rules=tuple(rules.values()),
             number=state.number,
             digest=state.digest,
@@ -369,8 +369,8 @@ class RuleManager:
 
     def _changed(self, merged: RuleSet) -> tuple[Rule, ...]:
         """Return new and changed rules; every pass since has tried the unchanged rules."""
-        known = self.rules.by_id
-        return tuple(rule for rule in merged.rules if known.get(rule.id) != rule)
+        rules = self.rules.by_id
+        return tuple(rule for rule in merged.rules if rules.get(rule.id) != rule)
 
     def _try(self, rules: RuleSet) -> tuple[Trial, ...]:
         """Evaluate rules on the last snapshot. BadRules if they fail."""
@@ -572,19 +572,19 @@ class RulesPart:
             self._rounds.append(PeriodicTask("agent-heartbeat", BEAT_EVERY_S, beat.poll, clock))
 
     def start(self) -> None:
-        for one in self._rounds:
-            one.start()
-            one.wake()
+        for periodic_task in self._rounds:
+            periodic_task.start()
+            periodic_task.wake()
 
     def stop(self) -> None:
-        for one in reversed(self._rounds):
-            one.stop()
+        for periodic_task in reversed(self._rounds):
+            periodic_task.stop()
 
     def reload(self) -> None:
         """Handle SIGHUP: read the file and send a heartbeat now."""
         self._hup = True
-        for one in self._rounds:
-            one.wake()
+        for periodic_task in self._rounds:
+            periodic_task.wake()
 
     def _look(self) -> None:
         look = self._file.poll
@@ -663,7 +663,7 @@ def shown(rule: Rule, source: str = "") -> dict[str, Any]:
         "id": rule.id,
         "source": source,
         "on": rule.kind,
-        "field": ", ".join(one.field for one in rule.conditions),
+        "field": ", ".join(condition.field for condition in rule.conditions),
         "when": f"{first.compare} {first.level:g}",
         "for_s": rule.for_s,
         "severity": rule.severity,
@@ -672,7 +672,7 @@ def shown(rule: Rule, source: str = "") -> dict[str, Any]:
 
 
 def _trials(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    return [asdict(one) for one in trials]
+    return [asdict(trial) for trial in trials]
 
 
 def _rules_text(args: Mapping[str, Any]) -> str:

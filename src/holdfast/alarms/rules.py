@@ -133,11 +133,11 @@ class Rule:
 
     @property
     def contracts(self) -> tuple[str, ...]:
-        return tuple(one.contract for one in self.conditions if one.contract)
+        return tuple(condition.contract for condition in self.conditions if condition.contract)
 
     @property
     def window_s(self) -> float:
-        return max(one.over_s for one in self.conditions)
+        return max(condition.over_s for condition in self.conditions)
 
     def means_the_same(self, other: "Rule") -> bool:
         """Tell whether saved state of a rule is valid for another; only levels and times may
@@ -151,7 +151,10 @@ class Rule:
 
     @property
     def _remembered(self) -> tuple[object, ...]:
-        made = [(*one.series, one.of, bool(one.burst_s)) for one in self.conditions]
+        made = [
+            (*condition.series, condition.of, bool(condition.burst_s))
+            for condition in self.conditions
+        ]
         return self.kind, self.every, made
 
     def is_on(self, at: datetime) -> bool:

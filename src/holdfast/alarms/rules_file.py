@@ -222,7 +222,7 @@ class _Reading(Reading):
         problem = f"{{}}: write `hits: 3 of 5`, of {MOST_SAMPLES} at most"
         hits, samples = self.value(fields.get("hits"), of, (1, 1), problem)
         over_s, full = self._window(fields, measure, compare)
-        made = Condition(
+        condition = Condition(
             self.word(fields.get("field"), "field"),
             compare,
             level,
@@ -236,9 +236,9 @@ class _Reading(Reading):
             of=samples,
         )
         good = len(self.problems) == before
-        if good and made.burst_s and (compare not in OVER or level <= 0):
+        if good and condition.burst_s and (compare not in OVER or level <= 0):
             self.say(fields["burst"].line, "a burst is above a level that is more than 0: write >")
-        return made if len(self.problems) == before and made.field else None
+        return condition if len(self.problems) == before and condition.field else None
 
     def _when(self, node: Node | None, *, spans: bool) -> tuple[str, float]:
         example = '"< 4h"' if spans else '"> 0.95", "> 95%" or "< 5G"'
@@ -300,7 +300,7 @@ class _Reading(Reading):
         severities = (*SEVERITIES, NONE)
         chosen = {key: self.words(fields.get(key), key) for key in CHOICE}
         times = {key: self.span(fields.get(key), 0.0) for key in ("for", "keep_firing", "repeat")}
-        made = Rule(
+        rule = Rule(
             name,
             Selector(kind, *(chosen[key] for key in CHOICE)),
             conditions,
@@ -319,9 +319,9 @@ class _Reading(Reading):
             actions=self._actions(fields.get("actions"), kind),
             line=node.line,
         )
-        if "damp_cap" in fields and made.damp_cap_s < made.damp_s:
+        if "damp_cap" in fields and rule.damp_cap_s < rule.damp_s:
             self.say(fields["damp_cap"].line, "`damp_cap` is less than `damp`: write more")
-        return made if len(self.problems) == before else NOTHING
+        return rule if len(self.problems) == before else NOTHING
 
     def _id(self, node: Node | None) -> str:
         name = self.word(node, "id")
@@ -353,18 +353,18 @@ class _Reading(Reading):
         for key in CONDITION:
             if key in fields:
                 self.say(fields[key].line, f"`{key}` belongs into a condition: put it there")
-        found: list[Condition] = []
+        conditions: list[Condition] = []
         for name in self.words(fields[ways[0]], ways[0]):
             self.used.add(name)
-            one = self.named.get(name)
-            if one is not None:
-                self._measured(one, kind, self.lines[name])
-                found.append(one)
+            condition = self.named.get(name)
+            if condition is not None:
+                self._measured(condition, kind, self.lines[name])
+                conditions.append(condition)
             elif name not in self.named:
                 there = ", ".join(self.named) or "none"
                 line = fields[ways[0]].line
                 self.say(line, f"condition {quoted(name)} is not there: there are {there}")
-        return ways[0] == "all", tuple(found)
+        return ways[0] == "all", tuple(conditions)
 
     def _measured(self, condition: Condition | None, kind: str, line: int) -> None:
         """Report an error for fields that agents do not measure for this kind."""

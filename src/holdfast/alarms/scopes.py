@@ -113,10 +113,10 @@ def check(document: Document) -> RuleSet:
     BadRules lists every error with its line, also fields that no agent measures.
     """
     name, version = document.name, document.version
-    found = rules_file.parse(document.text, name, version, known_fields=True)
+    rule_set = rules_file.parse(document.text, name, version, known_fields=True)
     problems = []
     if document.scope.kind == PROJECT:
-        for rule in found.rules:
+        for rule in rule_set.rules:
             longest = LONGEST_ID - len(document.name) - 1
             if rule.kind == HOST:
                 problems.append(Problem(rule.line, "a project has no hosts: write `on: guest`"))
@@ -128,7 +128,7 @@ def check(document: Document) -> RuleSet:
                 problems.append(Problem(rule.line, f"{text} letters"))
     if problems:
         raise BadRules.because(document.name, problems)
-    return found
+    return rule_set
 
 
 def merged(documents: Iterable[Document], host: str, groups: Collection[str]) -> Merged:
@@ -170,11 +170,11 @@ def check_together(
     InvalidInput if the rules for a host exceed the limits of its agent. The check includes
     known hosts with their groups, and hosts with a name or group of the documents' scopes.
     """
-    known = [document, *(one for one in others if one.name != document.name)]
-    places = [*hosts, *((_host(one), _groups(one)) for one in known), ("", ())]
+    documents = [document, *(one for one in others if one.name != document.name)]
+    places = [*hosts, *((_host(one), _groups(one)) for one in documents), ("", ())]
     seen: set[str] = set()
     for host, groups in places:
-        here = held(known, host, groups)
+        here = held(documents, host, groups)
         version = version_of(here)
         if document not in here or version in seen:
             continue
@@ -227,7 +227,7 @@ def version_of(documents: Sequence[Document]) -> str:
     """Return the version of a host's documents, given in merge order."""
     if not documents:
         return NONE
-    said = [[one.name, str(one.scope), one.version] for one in documents]
+    said = [[document.name, str(document.scope), document.version] for document in documents]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]
 
 

@@ -95,7 +95,7 @@ class Group:
     changes: tuple[Change, ...]
 
     def plain(self) -> dict[str, Any]:
-        told = [one.plain() for one in self.changes]
+        told = [change.plain() for change in self.changes]
         return {"host": self.host, "project": self.project, "alarms": told}
 
 
@@ -228,13 +228,17 @@ class Scope:
     def __init__(
         self, entities: Sequence[Entity], selector: Selector, contracts: Sequence[str]
     ) -> None:
-        fit = {one.id: row for row, one in enumerate(entities) if _fits(one, selector, contracts)}
+        fit = {
+            entity.id: row
+            for row, entity in enumerate(entities)
+            if _fits(entity, selector, contracts)
+        }
         rows = list(fit.values())  # each id once, as `_step` counts handled entities
         self.whole = len(rows) == len(entities)
         self.entities = [entities[row] for row in rows]
-        self.ids = [one.id for one in self.entities]
+        self.ids = [entity.id for entity in self.entities]
         self.places = {one: place for place, one in enumerate(self.ids)}
-        self.came = {one.id for one in self.entities if one.came == MIGRATED}
+        self.came = {entity.id for entity in self.entities if entity.came == MIGRATED}
         self._rows = rows
         self._pick = itemgetter(*rows) if len(rows) > 1 else None
 
@@ -283,7 +287,7 @@ class Watcher:
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self.judges = [Judge(one) for one in rule.conditions]
+        self.judges = [Judge(condition) for condition in rule.conditions]
         self.tracks: dict[str, Track] = {}
         self.alive: set[str] = set()  # entities that are not ok
         self.restless: set[str] = set()  # entities that may need a notification
@@ -301,8 +305,8 @@ class Watcher:
         self.renew(old.rule.severity, old.rule.actions)
         if self.rule.no_data != old.rule.no_data:
             self.restless |= self.alive
-        for mine, its in zip(self.judges, old.judges, strict=True):
-            mine.take_over(its)
+        for judge, its in zip(self.judges, old.judges, strict=True):
+            judge.take_over(its)
 
     def renew(self, severity: str, actions: Sequence[str]) -> None:
         """Notify firing alarms again if severity or actions differ from the last notification."""
@@ -326,7 +330,7 @@ class Watcher:
     def evaluate(self, this: Pass) -> list[Change]:
         """Evaluate the rule in a pass; return the changes."""
         changes = self._depart(this) if this.scope is not self._scope else []
-        columns = [this.columns[one.series] for one in self.rule.conditions]
+        columns = [this.columns[condition.series] for condition in self.rule.conditions]
         if not self.rule.is_on(this.moment.at):
             for judge in self.judges:
                 judge.forget()
@@ -459,16 +463,16 @@ class Watcher:
 
     def change(self, track: Track, before: str, moment: Moment) -> Change:
         """Build a change from the current state of a track."""
-        rule, one, state = self.rule, track.entity, track.state
+        rule, entity, state = self.rule, track.entity, track.state
         known = state != NO_DATA and isfinite(track.value)  # receivers reject infinity
         return Change(
             rule=rule.id,
             version=moment.version,
             host=moment.host,
-            kind=one.kind,
-            entity=one.id,
-            name=one.name,
-            project=one.project,
+            kind=entity.kind,
+            entity=entity.id,
+            name=entity.name,
+            project=entity.project,
             before=before,
             state=state,
             severity=rule.no_data if state == NO_DATA else rule.severity,

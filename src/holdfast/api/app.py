@@ -95,10 +95,10 @@ def build(services: Services, metrics: Metrics, routes: Sequence[Route] | None =
 
 
 def _by_path(routes: Sequence[Route]) -> dict[str, dict[str, Route]]:
-    found: dict[str, dict[str, Route]] = {}
+    routeses: dict[str, dict[str, Route]] = {}
     for route in routes:
-        found.setdefault(route.path, {})[route.method] = route
-    return found
+        routeses.setdefault(route.path, {})[route.method] = route
+    return routeses
 
 
 class _Endpoint:

@@ -114,7 +114,7 @@ class Alarming:
     def _about(self) -> dict[str, Any]:
         waiting, parked = self._spool.counts()
         view = self._agent.view()
-        alive = sorted(uuid for uuid, one in view.tracks.items() if one.life in ALIVE)
+        alive = sorted(uuid for uuid, track in view.tracks.items() if track.life in ALIVE)
         return {
             **_boot(alive if view.was_read and not (view.deaf or view.stuck) else None),
             "started_at": self._started_at,
@@ -210,9 +210,9 @@ class HangPart:
         The faults come from the previous agent process.
         """
         name = cause(Symptom(HANG, what))
-        tracks = [one for one in self._agent.view().tracks.values() if name in one.troubles]
-        told = {one.uuid: one.name for one in tracks if one.troubles[name].told}
-        return told, {one.uuid: one.name for one in tracks if one.uuid not in told}
+        tracks = [track for track in self._agent.view().tracks.values() if name in track.troubles]
+        told = {track.uuid: track.name for track in tracks if track.troubles[name].told}
+        return told, {track.uuid: track.name for track in tracks if track.uuid not in told}
 
     def _running(self) -> Mapping[str, str]:
         """Return the running guests of this agent's hypervisor; the machine may run others too."""

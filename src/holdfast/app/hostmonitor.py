@@ -50,8 +50,8 @@ def connect(conf: cfg.ConfigOpts, network: str) -> Membership:
             f" {', '.join(sorted(entries))}",
             retryable=False,
         )
-    made: Membership = entries[wanted].load()(conf, network)
-    return made
+    membership: Membership = entries[wanted].load()(conf, network)
+    return membership
 
 
 LOG = logging.getLogger(__name__)

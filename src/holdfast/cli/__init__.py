@@ -98,8 +98,8 @@ class Base(Command):
                 self.parser.add_argument(*each.names, **each.options)
                 continue
             group = self.parser.add_mutually_exclusive_group(required=each.required)
-            for one in each.arguments:
-                group.add_argument(*one.names, **one.options)
+            for argument in each.arguments:
+                group.add_argument(*argument.names, **argument.options)
         return self.parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -228,7 +228,7 @@ class DeleteEach(ActOnEach):
 def values(arguments: Iterable[Argument], args: argparse.Namespace) -> dict[str, Any]:
     """Return the values of arguments by name; dates as the API writes them."""
     given, now = vars(args), dates.now()
-    found = {each.dest: given[each.dest] for each in arguments}
+    found = {argument.dest: given[argument.dest] for argument in arguments}
     return {
         name: value.at(now).isoformat() if isinstance(value, dates.Date) else value
         for name, value in found.items()
@@ -250,8 +250,10 @@ def reading(name: str, form: str = "save it as plain text") -> Iterator[None]:
 
 def problem_lines(name: str, error: InvalidDocument) -> Iterator[str]:
     """Format the errors of a file: matrix.yaml:7: 'dwon' is no state: write up, down or any"""
-    for one in error.problems:
-        yield f"{name}:{one.line}: {one.text}" if one.line else f"{name}: {one.text}"
+    for problem in error.problems:
+        yield (
+            f"{name}:{problem.line}: {problem.text}" if problem.line else f"{name}: {problem.text}"
+        )
 
 
 class Moment(FormattableColumn[Any]):

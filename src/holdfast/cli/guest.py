@@ -490,11 +490,11 @@ class Expect(ListCommand):
         host = normalise(parsed_args.host or settings.host or socket.gethostname())
         found, last = compared(settings, host, parsed_args.grace)
         if not found:
-            running = sum(one.state == "running" for one in last.guests)
+            running = sum(guest.state == "running" for guest in last.guests)
             self.say(f"nothing differs on {host}: {running} guests run, as they should")
         self.exit_code = DIFFERS if found else 0
-        guests = {one.uuid: one for one in last.guests}
-        return rows(_SHOWN, [_row(one, guests) for one in found])
+        guests = {guest.uuid: guest for guest in last.guests}
+        return rows(_SHOWN, [_row(difference, guests) for difference in found])
 
 
 def compared(
@@ -514,9 +514,11 @@ def compared(
             return found, last
         dates.sleep(grace_s)
         last = compare(host, cloud, guests, real)
-        before = {(one.uuid, one.detail) for one in found}
+        before = {(difference.uuid, difference.detail) for difference in found}
         again = differences(last.expected, last.guests)
-        return [one for one in again if (one.uuid, one.detail) in before], last
+        return [
+            difference for difference in again if (difference.uuid, difference.detail) in before
+        ], last
 
 
 def _row(one: Difference, guests: Mapping[str, Guest]) -> dict[str, Any]:
@@ -579,7 +581,7 @@ class FiltersTest(ListCommand):
             told = list(guest_store.replay(guest_store.read(file, name), filters))
         if not told:
             self.say("nothing would be told: all of it is ordinary, or ignored by a rule")
-        return rows(_REPORTED, [_reported(at, one) for at, one in told])
+        return rows(_REPORTED, [_reported(at, guest_event) for at, guest_event in told])
 
 
 def filters_of(name: str | None) -> Filter:
@@ -635,9 +637,9 @@ class ServicesCheck(ListCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         name = parsed_args.file
         with reading(name), open(name, "rb") as file:
-            found = processes.parse(file.read(MAX_BYTES + 1), name)
+            services = processes.parse(file.read(MAX_BYTES + 1), name)
         self.tell(parsed_args, f"{name} can be used")
-        return rows(_SERVICE, [_service_row(one) for one in found])
+        return rows(_SERVICE, [_service_row(service) for service in services])
 
 
 def _service_row(service: Service) -> dict[str, Any]:

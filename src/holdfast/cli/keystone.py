@@ -79,8 +79,8 @@ class Register(Base):
         region = catalog.choose_region(asked.region or session.region_name, identity)
         plans = [catalog.read_catalog(kind, urls, region, identity) for kind in catalog.KINDS]
         catalog.refuse_rivals(plans, region, replace=asked.replace)
-        for kind, each in zip(catalog.KINDS, plans, strict=True):
-            catalog.enter(kind, each, region, identity)
+        for kind, plan in zip(catalog.KINDS, plans, strict=True):
+            catalog.enter(kind, plan, region, identity)
         if asked.service_user:
             catalog.add(self._user(asked, password), identity)
 

@@ -241,9 +241,9 @@ class List(ListObjects):
         now, given = dates.now().replace(microsecond=0), vars(args)
         try:
             wanted |= {
-                each.dest: dates.on_wire(given[each.dest].at(now))
-                for each in WINDOW
-                if given[each.dest] is not None
+                argument.dest: dates.on_wire(given[argument.dest].at(now))
+                for argument in WINDOW
+                if given[argument.dest] is not None
             }
         except ValueError as error:
             self.parser.error(str(error))

@@ -302,7 +302,7 @@ def screen(said: Said, columns: int, lines: int | None = None) -> list[str]:
     heads = [fit("NAME", name)]
     if project:
         heads.append(fit("PROJECT", project))
-    heads += [one.head.rjust(one.columns) for one in shown]
+    heads += [column.head.rjust(column.columns) for column in shown]
     head.append(" ".join(heads))
     room = len(guests) if lines is None else max(0, lines - len(head))
     if room < len(guests):
@@ -323,7 +323,7 @@ def layout(guests: Sequence[Said], columns: int) -> tuple[int, int, list[Column]
 
     def taken(name: int) -> int:
         beside = 1 + project if project else 0
-        return name + beside + sum(one.columns + 1 for one in shown)
+        return name + beside + sum(column.columns + 1 for column in shown)
 
     while taken(LEAST_NAME) > columns and (project or len(shown) > 1):
         if project:

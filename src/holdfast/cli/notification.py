@@ -133,11 +133,14 @@ class Parked(ListCommand):
 
         conf = configuration.load([], parsed_args.config)
         with contextlib.closing(Store(conf.database.connection, SystemClock())) as store:
-            found = store.standings.all_set_aside(parsed_args.most)
+            set_asides = store.standings.all_set_aside(parsed_args.most)
         columns = ("at", "monitor", "event_type", "message_id", "why")
         return rows(
             (*columns, "message") if parsed_args.long else columns,
-            [{**dataclasses.asdict(one), "at": one.at.isoformat()} for one in found],
+            [
+                {**dataclasses.asdict(set_aside), "at": set_aside.at.isoformat()}
+                for set_aside in set_asides
+            ],
         )
 
 

@@ -268,8 +268,8 @@ class Test(Asking, ListCommand):
         name, shown = args.recording, list[dict[str, Any]]()
         with reading(name, RECORDING), open(name, encoding="utf-8") as file:
             for each in preview.replay(preview.read(file, name), rules, args.group):
-                told = [one for group in each.groups for one in group.changes]
-                shown += [_row(one) for one in (told if args.told else each.changes)]
+                changes = [change for group in each.groups for change in group.changes]
+                shown += [_row(change) for change in (changes if args.told else each.changes)]
         if not shown:
             self.say("nothing would change: no rule holds for any of it")
         return rows(_TOLD if args.told else _CHANGE, shown)

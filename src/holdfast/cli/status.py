@@ -137,7 +137,7 @@ def _fencing(conf: cfg.ConfigOpts) -> Finding:
         return WARNING, "[fencing] devices_file is not set: no host can be fenced"
     with contextlib.closing(connect(conf, SystemClock())) as fences:
         devices = fences.book().devices
-    unsafe = [one.hosts for one in devices if one.driver == "none"]
+    unsafe = [device.hosts for device in devices if device.driver == "none"]
     if unsafe:
         return WARNING, f"driver none, so that servers may run twice: {', '.join(unsafe)}"
     return OK, f"{len(devices)} devices; `holdfast fence check` asks them"

@@ -148,8 +148,8 @@ def plan(
     change: list[tuple[Endpoint, str]] = []
     keep: list[Endpoint] = []
     for interface, url in urls.items():
-        mine = [e for e in found if e.service_id in ours and e.interface == interface]
-        best = min(mine, key=lambda e: (e.url != url, not e.enabled), default=None)
+        endpoints = [e for e in found if e.service_id in ours and e.interface == interface]
+        best = min(endpoints, key=lambda e: (e.url != url, not e.enabled), default=None)
         if best is None:
             create[interface] = url
         elif best.url != url or not best.enabled:
@@ -199,7 +199,7 @@ def read_catalog(kind: Kind, urls: Mapping[str, str], region: str, identity: Ide
     services = identity.find("services", type=kind.type)
     names = {each["id"]: each.get("name") or each["id"] for each in services}
     off = {each["id"] for each in services if not each.get("enabled", True)}
-    found = [
+    endpoints = [
         Endpoint(
             id=each["id"],
             service_id=each["service_id"],
@@ -212,7 +212,7 @@ def read_catalog(kind: Kind, urls: Mapping[str, str], region: str, identity: Ide
         if each["service_id"] in names
     ]
     wanted = {interface: url + kind.prefix for interface, url in urls.items()}
-    made = plan(kind, wanted, names, found)
+    made = plan(kind, wanted, names, endpoints)
     return replace(made, service_off=made.service_id in off)
 
 
@@ -221,7 +221,7 @@ def refuse_rivals(plans: Iterable[Plan], region: str, *, replace: bool) -> None:
 
     Call before any write: endpoints of other services change only on request.
     """
-    rivals = [str(each) for made in plans for each in made.rivals]
+    rivals = [str(endpoint) for made in plans for endpoint in made.rivals]
     if rivals and not replace:
         raise Conflict(
             f"region {region} has other endpoints of these types, and clients would find those or"
@@ -252,12 +252,12 @@ def enter(kind: Kind, made: Plan, region: str, identity: Identity) -> None:
         did = f"changed, it was {old.url}" if old.url != url else "enabled"
         new_values = {"endpoint": {"url": url, "enabled": True}}
         identity.write(place, did, "PATCH", f"/endpoints/{old.id}", new_values)
-    for each in made.keep:
-        identity.right(f"endpoint {kind.type} {each.interface} {each.url} in {region}")
-    for each in made.rivals:
-        did = f"disabled (`openstack endpoint set --enable {each.id}` undoes it)"
+    for endpoint in made.keep:
+        identity.right(f"endpoint {kind.type} {endpoint.interface} {endpoint.url} in {region}")
+    for endpoint in made.rivals:
+        did = f"disabled (`openstack endpoint set --enable {endpoint.id}` undoes it)"
         off = {"endpoint": {"enabled": False}}
-        identity.write(f"endpoint {each}", did, "PATCH", f"/endpoints/{each.id}", off)
+        identity.write(f"endpoint {endpoint}", did, "PATCH", f"/endpoints/{endpoint.id}", off)
 
 
 # The service user, created in the service project with its roles.

@@ -125,8 +125,8 @@ class _OfThread:
     def client(self) -> LazyClient:
         if not hasattr(self._kept, "client"):
             self._kept.client = LazyClient(self._connect)
-        found: LazyClient = self._kept.client
-        return found
+        lazy_client: LazyClient = self._kept.client
+        return lazy_client
 
 
 def _is_own(error: errors.ClientError) -> bool:

@@ -303,9 +303,9 @@ def hue(project: str) -> int:
 def host_rows(
     hosts: Sequence[Any], holds: Iterable[Any], around: Around, scale: Scale, may_change: bool
 ) -> Sequence[Row]:
-    held: dict[int, list[Bar]] = {}
+    barses: dict[int, list[Bar]] = {}
     for hold in holds:
-        held.setdefault(hold.host_id, []).append(_bar(hold, scale, may_change))
+        barses.setdefault(hold.host_id, []).append(_bar(hold, scale, may_change))
     dense: dict[int, list[Any]] = {}
     for hold in around.dense:
         dense.setdefault(hold.host_id, []).append(hold)
@@ -313,7 +313,7 @@ def host_rows(
     for incident in around.incidents:
         incidents.setdefault(incident.subject.removeprefix("host:"), []).append(incident)
     rows = (
-        _host(host, held.get(host.id, []), incidents.get(host.name, []), around, scale)
+        _host(host, barses.get(host.id, []), incidents.get(host.name, []), around, scale)
         for host in hosts
     )
     return [

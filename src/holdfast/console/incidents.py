@@ -69,7 +69,7 @@ def possible(
     zone of the host; empty if unknown.
     """
     rules = {name: f"holdfast:incident:{name}" for name in _ALL}
-    return [one for one in _possible(case, domain) if may(rules[one.name])]
+    return [order for order in _possible(case, domain) if may(rules[order.name])]
 
 
 def waits_for_approval(case: Mapping[str, Any]) -> bool:
@@ -232,9 +232,12 @@ def phases(case: Mapping[str, Any], begin: datetime, now: datetime) -> Sequence[
         found.append(Phase("tried before", PHASE_DONE, opened, retried, said))
     for name, steps in _grouped(case):
         found.append(_phase(name, list(steps), found[-1].end, now))
-    found = [_with_holds(one, case) if one.name == "judged" else one for one in found]
+    found = [_with_holds(phase, case) if phase.name == "judged" else phase for phase in found]
     if api_calls.known(case["details"].get("evidence")).get("kind") != "fenced":
-        found = [replace(one, name="proven off") if one.name == "fenced" else one for one in found]
+        found = [
+            replace(phase, name="proven off") if phase.name == "fenced" else phase
+            for phase in found
+        ]
     return _drawn([*found, *_rest(case, found, now)])
 
 
@@ -281,9 +284,9 @@ def _rest(case: Mapping[str, Any], found: Sequence[Phase], now: datetime) -> Ite
 
 
 def _drawn(found: Sequence[Phase]) -> Sequence[Phase]:
-    lived = [one for one in found if one.begin is not None]
-    total = sum(one.seconds for one in lived) or 1.0
-    shares = [max(one.seconds / total, _LEAST) for one in lived]
+    lived = [phase for phase in found if phase.begin is not None]
+    total = sum(phase.seconds for phase in lived) or 1.0
+    shares = [max(phase.seconds / total, _LEAST) for phase in lived]
     places, x = iter(shares), 0.0
     drawn = []
     for one in found:
@@ -297,7 +300,7 @@ def _drawn(found: Sequence[Phase]) -> Sequence[Phase]:
 
 
 def total(found: Sequence[Phase]) -> float:
-    return sum(one.seconds for one in found)
+    return sum(phase.seconds for phase in found)
 
 
 # The timeline of an incident: observations, decisions, steps, moves, repairs of reservations,
@@ -382,10 +385,10 @@ def events(
 
 
 def _seen(case: Mapping[str, Any]) -> Iterator[Event]:
-    for one in sights(case["details"].get("seen")):
-        if one.since is not None and one.health == "down":
-            by = f" ({one.confirmed})" if one.confirmed else ""
-            yield Event(one.since, SEEN, f"{one.network} down, says {one.observer}{by}")
+    for sight in sights(case["details"].get("seen")):
+        if sight.since is not None and sight.health == "down":
+            by = f" ({sight.confirmed})" if sight.confirmed else ""
+            yield Event(sight.since, SEEN, f"{sight.network} down, says {sight.observer}{by}")
 
 
 def _reported(case: Mapping[str, Any]) -> Iterator[Event]:
@@ -616,7 +619,7 @@ def _case(request: Request) -> dict[str, Any]:
         "begin": begin,
         "events": events(case, told, seen),
         "more_lines": len(lines) > len(told),
-        "repaired": [one for one in events({**_NOTHING, **own}, told) if one.lease],
+        "repaired": [event for event in events({**_NOTHING, **own}, told) if event.lease],
         "orders": possible(case, request.allowed, _domain(request, case)),
         "given": _NOTHING_SAID,
         "steps_done": sum(bool(one["finished_at"]) for one in case["steps"]),

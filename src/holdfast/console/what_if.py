@@ -18,10 +18,10 @@ from holdfast.model.errors import HoldfastError
 
 def show(request: Request) -> Response:
     tiles = all_tiles(request)
-    known, sizes = {one.name for one in tiles}, _racks(tiles)
+    known, sizes = {tile.name for tile in tiles}, _racks(tiles)
     hosts, racks = (set(request.every.get(name, ())) for name in ("fail", "rack"))
     racks &= sizes.keys()
-    dead = [one for one in tiles if one.name in hosts or one.rack in racks]
+    dead = [tile for tile in tiles if tile.name in hosts or tile.rack in racks]
     found, why = _asked(request, sorted(hosts & known), sorted(racks)) if dead else (None, "")
     return page(
         request,
@@ -29,9 +29,9 @@ def show(request: Request) -> Response:
         title="What if",
         tiles=tiles if len(tiles) <= MOST_TILES else dead,
         many=len(tiles) > MOST_TILES,
-        names=[one.name for one in tiles],
+        names=[tile.name for tile in tiles],
         racks=sizes,
-        chosen={one.name for one in dead},
+        chosen={tile.name for tile in dead},
         chosen_racks=sorted(racks),
         unknown=sorted(hosts - known - {""}),
         dead=dead,
@@ -43,8 +43,8 @@ def show(request: Request) -> Response:
 
 def command(dead: Sequence[Tile], racks: Collection[str]) -> list[str]:
     """Return the equivalent command."""
-    whole = sorted({one.rack for one in dead if one.rack in racks})
-    alone = [one.name for one in dead if one.rack not in whole]
+    whole = sorted({tile.rack for tile in dead if tile.rack in racks})
+    alone = [tile.name for tile in dead if tile.rack not in whole]
     words = ["holdfast", "what-if"]
     words += ["--fail-rack", *whole] if whole else []
     return words + (["--fail", *alone] if alone else [])
@@ -65,7 +65,7 @@ def _asked(
 
 def _racks(tiles: Sequence[Tile]) -> Mapping[str, int]:
     found: dict[str, int] = {}
-    for one in tiles:
-        if one.rack:
-            found[one.rack] = found.get(one.rack, 0) + 1
+    for tile in tiles:
+        if tile.rack:
+            found[tile.rack] = found.get(tile.rack, 0) + 1
     return dict(sorted(found.items()))

@@ -26,10 +26,10 @@ def beat_of(conn: Connection, host: str) -> AgentBeat | None:
     """Return the last heartbeat of a host's agent, found by short or full host name."""
     like = sa.select(a.host, a.seen_at, a.heartbeat_s, a.boot_id, a.rebooted_at, a.details)
     like = like.where(a.host.startswith(short(normalise(host)), autoescape=True))
-    found = [row for row in conn.execute(like) if same(row.host, host)]
-    if not found:
+    rows = [row for row in conn.execute(like) if same(row.host, host)]
+    if not rows:
         return None
-    row = max(found, key=lambda one: one.seen_at)
+    row = max(rows, key=lambda one: one.seen_at)
     running = (row.details or {}).get("running")
     guests = None if running is None else frozenset(running)
     return AgentBeat(row.seen_at, row.heartbeat_s, bool(row.boot_id), row.rebooted_at, guests)

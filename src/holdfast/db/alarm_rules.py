@@ -69,11 +69,11 @@ class AlarmRuleStore:
             else:
                 query = query.where(r.version < old["version"], _differs(old))
                 query = query.order_by(r.version.desc())
-            found = conn.execute(query.limit(1)).mappings().first()
-            if found is None:
+            row = conn.execute(query.limit(1)).mappings().first()
+            if row is None:
                 said = f"no version {version}" if version is not None else "nothing before this one"
                 raise NotFound(f"of rules {name} there is {said}")
-            again = _document(dict(found))
+            again = _document(dict(row))
             _check_together(conn, again)
             return self._add(conn, old, again, author)
 

@@ -193,8 +193,8 @@ def locked(conn: Connection, *where: Any) -> dict[str, Any] | None:
     query = sa.select(alarms).where(*where)
     if conn.dialect.name != "sqlite":
         query = query.with_for_update()
-    found = conn.execute(query).mappings().first()
-    return None if found is None else dict(found)
+    row = conn.execute(query).mappings().first()
+    return None if row is None else dict(row)
 
 
 def stands(conn: Connection, said: model.Said) -> bool:
@@ -462,8 +462,8 @@ class AlarmStore:
     def paused(self) -> str:
         """Return why recovery is paused everywhere; empty if it is not."""
         with self._db.read() as conn:
-            found = pauses_for(conn, "", self._db.now(conn))
-        return found[0].reason if found else ""
+            switches = pauses_for(conn, "", self._db.now(conn))
+        return switches[0].reason if switches else ""
 
     def moves(self, alarm_id: str) -> None:
         """Record, before the move, that the alarm's server is to be moved off the host."""
@@ -569,7 +569,7 @@ def _heard_at(conn: Connection, row: Mapping[str, Any]) -> datetime:
     Both are times of the database's clock.
     """
     alike = g.host.startswith(short(row["host"]), autoescape=True)
-    found = conn.execute(sa.select(g.host, g.seen_at).where(alike)).all()
-    beats: list[datetime] = [one.seen_at for one in found if same(one.host, row["host"])]
+    rows = conn.execute(sa.select(g.host, g.seen_at).where(alike)).all()
+    beats: list[datetime] = [one.seen_at for one in rows if same(one.host, row["host"])]
     said: datetime = row["updated_at"] or row["created_at"]
     return max([said, *beats])

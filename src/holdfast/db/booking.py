@@ -135,11 +135,13 @@ def eaten(conn: Connection, ids: Collection[str], booking: Booking, now: datetim
     """
     found: set[str] = set()
     for spare in _spares(conn.execute(_OF_SOME, {"ids": sorted(ids)})):
-        mine = [one.held for one in booking.after if one.host_id in spare.hosts]
-        if not mine:
+        windows = [
+            allocation.held for allocation in booking.after if allocation.host_id in spare.hosts
+        ]
+        if not windows:
             continue
-        start = max(now, min(held.start for held in mine))
-        end = max(held.end for held in mine)
+        start = max(now, min(window.start for window in windows))
+        end = max(window.end for window in windows)
         if start < end and _leaves_too_few(conn, spare, booking, start, end):
             found.add(f"what segment {spare.name} may give beside the {spare.kept} it keeps free")
     return found
@@ -150,7 +152,7 @@ def _leaves_too_few(
 ) -> bool:
     bound = {"segment": spare.segment_id, "start": start, "end": end, "own": booking.own}
     busy = set(conn.execute(_BUSY, bound).scalars())
-    busy |= {one.host_id for one in booking.after if one.host_id is not None}
+    busy |= {allocation.host_id for allocation in booking.after if allocation.host_id is not None}
     if len(spare.hosts - busy) >= spare.kept:
         return False  # enough hosts are free all the time
     others: dict[int, list[Span]] = {}
@@ -169,10 +171,10 @@ def _with(
     others: Mapping[int, Sequence[Span]], spare: Spare, own: Iterable[Allocation]
 ) -> Mapping[int, Sequence[Span]]:
     found = {host_id: list(spans) for host_id, spans in others.items()}
-    for one in own:
-        if one.host_id is not None and one.host_id in spare.hosts:
-            span = one.held.start.timestamp(), one.held.end.timestamp()
-            found.setdefault(one.host_id, []).append(span)
+    for allocation in own:
+        if allocation.host_id is not None and allocation.host_id in spare.hosts:
+            span = allocation.held.start.timestamp(), allocation.held.end.timestamp()
+            found.setdefault(allocation.host_id, []).append(span)
     return found
 
 
@@ -335,8 +337,13 @@ def _changed(old: Lease | None, new: Lease) -> set[int]:
         if lease is None:
             return set()
         return {
-            (one.host_id, one.held, one.slots, *sorted(one.takes.items()))
-            for one in lease.allocations()
+            (
+                allocation.host_id,
+                allocation.held,
+                allocation.slots,
+                *sorted(allocation.takes.items()),
+            )
+            for allocation in lease.allocations()
         }
 
     return {host_id for host_id, *_ in facts(old) ^ facts(new) if host_id is not None}
@@ -371,7 +378,7 @@ def _covers(was: Allocation, now: Allocation) -> bool:
 
 
 def _hosts(some: Iterable[Allocation]) -> set[int]:
-    return {one.host_id for one in some if one.host_id is not None}
+    return {allocation.host_id for allocation in some if allocation.host_id is not None}
 
 
 def _lost_hosts(
@@ -385,10 +392,10 @@ def _lost_hosts(
     ids = _hosts(wanted)
     if not ids:
         return set(), set()
-    mine: dict[int, list[Hold]] = {}
+    holdses: dict[int, list[Hold]] = {}
     for allocation in held:
         if allocation.host_id in ids:
-            mine.setdefault(allocation.host_id, []).append(hold_of(allocation))
+            holdses.setdefault(allocation.host_id, []).append(hold_of(allocation))
     span = _span(one for one in held if one.host_id in ids)
     others = _others(conn, ids, Window(max(span.start, now), span.end), own)
     room, guarded = _room(conn, ids)
@@ -396,7 +403,7 @@ def _lost_hosts(
         f"host {host_id}"
         for host_id in ids
         if host_id not in room
-        or too_much(room[host_id], _ahead([*mine[host_id], *others.get(host_id, ())], now))
+        or too_much(room[host_id], _ahead([*holdses[host_id], *others.get(host_id, ())], now))
     }
     return lost, guarded
 
@@ -412,21 +419,21 @@ def _ahead(holds: Iterable[Hold], now: datetime) -> list[Hold]:
 
 
 def _span(some: Iterable[Allocation]) -> Window:
-    held = [one.held for one in some]
-    return Window(min(one.start for one in held), max(one.end for one in held))
+    windows = [allocation.held for allocation in some]
+    return Window(min(window.start for window in windows), max(window.end for window in windows))
 
 
 def _others(
     conn: Connection, ids: Collection[int], span: Window, own: Sequence[str]
 ) -> dict[int, list[Hold]]:
-    found: dict[int, list[Hold]] = {}
+    holdses: dict[int, list[Hold]] = {}
     for some in portions(ids):
         bound = {"ids": some, "start": span.start, "end": span.end, "own": own}
         for host_id, start, end, slots, takes in conn.execute(_OTHERS, bound):
             part = None if slots is None else takes or {}
             hold = Hold(start.timestamp(), end.timestamp(), part)
-            found.setdefault(host_id, []).append(hold)
-    return found
+            holdses.setdefault(host_id, []).append(hold)
+    return holdses
 
 
 def _room(conn: Connection, ids: Collection[int]) -> tuple[dict[int, Mapping[str, int]], set[str]]:
@@ -442,9 +449,11 @@ def _room(conn: Connection, ids: Collection[int]) -> tuple[dict[int, Mapping[str
 
 
 def _lost_things(conn: Connection, wanted: Sequence[Allocation], own: Sequence[str]) -> set[str]:
-    asked = {one.thing: one.held for one in wanted if one.thing is not None}
+    windows = {
+        allocation.thing: allocation.held for allocation in wanted if allocation.thing is not None
+    }
     lost: set[str] = set()
-    for key, window in sorted(asked.items()):
+    for key, window in sorted(windows.items()):
         lock_resource(conn, key)
         query = sa.select(a.id).where(
             a.thing == key,
@@ -454,7 +463,7 @@ def _lost_things(conn: Connection, wanted: Sequence[Allocation], own: Sequence[s
         )
         if conn.execute(query).first() is not None:
             lost.add(key)
-    return lost | _withdrawn(conn, asked)
+    return lost | _withdrawn(conn, windows)
 
 
 def _withdrawn(conn: Connection, keys: Collection[str]) -> set[str]:
@@ -573,15 +582,17 @@ def of_lease(lease: Lease, now: datetime) -> Figures:
     """Return the usage that a lease adds to the project."""
     if lease.status in OVER or lease.end <= now:
         return Figures()
-    held = [
-        one.held
+    windows = [
+        allocation.held
         for reservation in lease.reservations
         if reservation.status != "deleted"
-        for one in reservation.allocations
-        if one.host_id is not None and one.slots is None and one.held.end > now
+        for allocation in reservation.allocations
+        if allocation.host_id is not None and allocation.slots is None and allocation.held.end > now
     ]
-    hours: Iterable[float] = (_hours(one.start, one.end, lease.end, now) for one in held)
-    return Figures(1, len(held), sum(hours))
+    hours: Iterable[float] = (
+        _hours(window.start, window.end, lease.end, now) for window in windows
+    )
+    return Figures(1, len(windows), sum(hours))
 
 
 def _hours(start: datetime, until: datetime, end: datetime, now: datetime) -> float:

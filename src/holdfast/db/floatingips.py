@@ -70,15 +70,15 @@ class FloatingIpStore:
 
     def withdraw_floatingip(self, floatingip_id: str) -> None:
         def action(conn: Connection) -> None:
-            found = _one(conn, floatingip_id)
-            lock_resource(conn, found.thing)
-            until = conn.execute(_IN_USE, {"key": found.thing}).scalar_one()
+            floating_ip = _one(conn, floatingip_id)
+            lock_resource(conn, floating_ip.thing)
+            until = conn.execute(_IN_USE, {"key": floating_ip.thing}).scalar_one()
             if until is not None:
                 raise Conflict(
-                    f"floating IP {found.address} is reserved (first lease ends"
+                    f"floating IP {floating_ip.address} is reserved (first lease ends"
                     f" {until:%Y-%m-%d %H:%M} UTC); delete its leases or wait"
                 )
-            conn.execute(sa.delete(floatingips).where(f.id == found.id))
+            conn.execute(sa.delete(floatingips).where(f.id == floating_ip.id))
 
         self._db.retry(action)
 
@@ -104,10 +104,10 @@ _NOT_GIVEN_BACK = (
 
 
 def _one(conn: Connection, floatingip_id: str) -> FloatingIp:
-    found = _load(conn, f.id == floatingip_id)
-    if not found:
+    floating_ips = _load(conn, f.id == floatingip_id)
+    if not floating_ips:
         raise NotFound(f"Object with {{'floatingip_id': {floatingip_id!r}}} not found")
-    return found[0]
+    return floating_ips[0]
 
 
 def _load(conn: Connection, *where: Any) -> list[FloatingIp]:

@@ -103,8 +103,13 @@ def used(conn: Connection, host_id: int, now: datetime) -> set[str]:
 
 def pack(inventories: Mapping[str, Inventory]) -> dict[str, Any]:
     return {
-        name: {"total": one.total, "reserved": one.reserved, "ratio": one.ratio, "most": one.most}
-        for name, one in inventories.items()
+        name: {
+            "total": inventory.total,
+            "reserved": inventory.reserved,
+            "ratio": inventory.ratio,
+            "most": inventory.most,
+        }
+        for name, inventory in inventories.items()
     }
 
 
@@ -127,8 +132,8 @@ def _shared(facts: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]) -> Mappi
 def capacity(
     stored: Mapping[str, Any] | None, vcpus: int, memory_mb: int, local_gb: int
 ) -> dict[str, int]:
-    found = unpack(stored, vcpus, memory_mb, local_gb)
-    return {name: one.capacity for name, one in found.items()}
+    inventories = unpack(stored, vcpus, memory_mb, local_gb)
+    return {name: inventory.capacity for name, inventory in inventories.items()}
 
 
 h = hosts.c

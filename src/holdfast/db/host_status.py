@@ -74,14 +74,22 @@ class HostStatusStore:
     def change(self, changes: Sequence[StatusChange], repair: Repair | None) -> set[int]:
         def action(conn: Connection) -> set[int]:
             now = self._db.now(conn)
-            found = _taken(conn, [one.host_id for one in changes])
-            fresh = [one for one in changes if _is_still(found.get(one.host_id), one.old)]
+            found = _taken(conn, [status_change.host_id for status_change in changes])
+            fresh = [
+                status_change
+                for status_change in changes
+                if _is_still(found.get(status_change.host_id), status_change.old)
+            ]
             for one in fresh:
                 _write(conn, one, found[one.host_id].uuid, now)
-            moved = any(one.old.usable != one.new.usable for one in fresh)
+            moved = any(
+                status_change.old.usable != status_change.new.usable for status_change in fresh
+            )
             if moved and repair is not None:  # lock order: hosts before work
                 reschedule_now(conn, repair(now), now)
-            return {one.host_id for one in changes} - {one.host_id for one in fresh}
+            return {status_change.host_id for status_change in changes} - {
+                status_change.host_id for status_change in fresh
+            }
 
         return self._db.retry(action)
 

@@ -114,11 +114,16 @@ class CaseStore:
             if wanted.host is None:
                 query = query.limit(wanted.limit)
             rows = conn.execute(query).mappings()
-            found = [one for one in map(incident_of, rows) if _is_on(one, wanted.host)]
+            found = [
+                incident for incident in map(incident_of, rows) if _is_on(incident, wanted.host)
+            ]
             found = found[: wanted.limit]
-            counts = _counts(conn, [one.id for one in found])
+            counts = _counts(conn, [incident.id for incident in found])
             names = _segment_names(conn)
-        return [Listed(one, names.get(one.segment), counts.get(one.id, {})) for one in found]
+        return [
+            Listed(incident, names.get(incident.segment), counts.get(incident.id, {}))
+            for incident in found
+        ]
 
     def observations(self, incident_id: str) -> Sequence[Row]:
         """Return the incident's observations of monitors and agents, in the order of receipt."""

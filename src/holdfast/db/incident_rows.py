@@ -30,12 +30,12 @@ def judged(conn: Connection, incident_id: str, said: Sequence[Verdict], now: dat
     rows = [
         {
             "incident_id": incident_id,
-            "guard": one.guard,
-            "passed": one.passed,
-            "sentence": one.sentence,
-            "at": known.get((one.guard, one.passed, one.sentence), now),
+            "guard": verdict.guard,
+            "passed": verdict.passed,
+            "sentence": verdict.sentence,
+            "at": known.get((verdict.guard, verdict.passed, verdict.sentence), now),
         }
-        for one in said
+        for verdict in said
     ]
     if rows:
         conn.execute(sa.insert(verdicts), rows)
@@ -139,9 +139,9 @@ def domain_of(host: str, fleet: Sequence[Any]) -> str:
 def fleet_of(rows: Sequence[Any], others: Sequence[Incident], mine: Incident) -> list[Seen]:
     """Return all hosts; a host is down by its status, or by an open incident."""
     hit: dict[str, list[str]] = {}
-    for one in (*others, mine):
-        if one.kind == model.HOST and one.is_open:
-            hit.setdefault(short(one.host), []).append(one.host)
+    for incident in (*others, mine):
+        if incident.kind == model.HOST and incident.is_open:
+            hit.setdefault(short(incident.host), []).append(incident.host)
     return [
         Seen(
             row.rack or row.zone,
@@ -155,7 +155,7 @@ def subjects_on(conn: Connection, host: str) -> set[str]:
     """Return subjects of open incidents about the host or anything on the host."""
     living = sa.select(incidents).where(incidents.c.status.in_(model.LIVING))
     found = map(incident_of, conn.execute(living).mappings())
-    return {one.subject for one in found if same(one.host, host)}
+    return {incident.subject for incident in found if same(incident.host, host)}
 
 
 def larger(incident: Incident, others: Sequence[Incident]) -> Incident | None:
@@ -173,9 +173,11 @@ def larger(incident: Incident, others: Sequence[Incident]) -> Incident | None:
 
 def starts_of(others: Sequence[Incident], domain: str, mine: Incident) -> list[datetime]:
     found = (
-        one.progress.started_at
-        for one in others
-        if one.kind == model.HOST and one.id != mine.id and one.host_progress.domain == domain
+        incident.progress.started_at
+        for incident in others
+        if incident.kind == model.HOST
+        and incident.id != mine.id
+        and incident.host_progress.domain == domain
     )
     return sorted(at for at in found if at)
 
@@ -186,10 +188,10 @@ def before(others: Sequence[Incident], mine: Incident) -> list[datetime]:
     A recovery that the guards refused never started and does not count.
     """
     return sorted(
-        one.closed_at
-        for one in others
-        if one.subject == mine.subject
-        and one.closed_at is not None
-        and one.status in (model.RECOVERED, model.FAILED)
-        and one.progress.started_at
+        incident.closed_at
+        for incident in others
+        if incident.subject == mine.subject
+        and incident.closed_at is not None
+        and incident.status in (model.RECOVERED, model.FAILED)
+        and incident.progress.started_at
     )

@@ -186,15 +186,17 @@ class IncidentStore:
     ) -> tuple[IntakeResult, str]:
         """Return the outcome of an account, and its status in the instance HA contract."""
         meaning = account.meaning
-        known = self._open(conn, meaning.subject, lock=True)
-        if meaning.kind == model.GUEST and known is None:
-            known = self._open(conn, f"{model.HOST}:{account.member.key}", lock=True)
-        if known is not None:
+        incident = self._open(conn, meaning.subject, lock=True)
+        if meaning.kind == model.GUEST and incident is None:
+            incident = self._open(conn, f"{model.HOST}:{account.member.key}", lock=True)
+        if incident is not None:
             if isinstance(account.details, HostProgress):
                 joined = _joined(account.details, now)
-                if joined(known.progress) != known.progress:
-                    self._write(conn, known, Change(edit=joined), now)
-            return IntakeResult(known.id, f"joined incident {known.id}: {known.cause}"), "running"
+                if joined(incident.progress) != incident.progress:
+                    self._write(conn, incident, Change(edit=joined), now)
+            return IntakeResult(
+                incident.id, f"joined incident {incident.id}: {incident.cause}"
+            ), "running"
         since = recovered_since(conn, meaning.subject, account.at)
         if since is None and not account.notification:
             since = still_out(conn, account) or not_back(conn, account)
@@ -340,14 +342,14 @@ class IncidentStore:
         """
         names = [row.name for row in fleet if domain and domain == (row.rack or row.zone)]
         failed = [
-            one
-            for one in (*others, mine)
-            if one.kind == model.HOST
-            and one.is_open
-            and any(same(one.host, name) for name in names)
+            incident
+            for incident in (*others, mine)
+            if incident.kind == model.HOST
+            and incident.is_open
+            and any(same(incident.host, name) for name in names)
         ]
-        opened = sorted({one.id: one.opened_at for one in (*failed, mine)}.values())
-        rest = [name for name in names if not any(same(name, one.host) for one in failed)]
+        opened = sorted({incident.id: incident.opened_at for incident in (*failed, mine)}.values())
+        rest = [name for name in names if not any(same(name, incident.host) for incident in failed)]
         return {"domain_opened": opened, "domain_alive": all_beat_since(conn, rest, opened[0])}
 
     def change(
@@ -420,7 +422,7 @@ class IncidentStore:
             return True
         open_ = sa.select(incidents).where(i.kind == model.HOST, _LIVING)
         found = map(incident_of, conn.execute(open_).mappings())
-        return any(uuid in one.host_progress.spares for one in found)
+        return any(uuid in incident.host_progress.spares for incident in found)
 
     def start(
         self, incident_id: str, change: Change, seen: Sequence[datetime], claim: Claim
@@ -446,12 +448,15 @@ class IncidentStore:
     def keep_in_place(
         self, incident_id: str, change: Change, seen: Sequence[ServerMove], claim: Claim
     ) -> Incident | None:
-        known = {one.uuid: one.attempts for one in seen}
+        known = {server_move.uuid: server_move.attempts for server_move in seen}
 
         def action(conn: Connection) -> Incident | None:
             now = self._ours(conn, claim)
             old = self._one(conn, incident_id, lock=True)
-            asked = any(one.attempts != known.get(one.uuid, 0) for one in leaving(conn, old.host))
+            asked = any(
+                server_move.attempts != known.get(server_move.uuid, 0)
+                for server_move in leaving(conn, old.host)
+            )
             if asked or not old.is_open:
                 return None
             keep(conn, old.id, now)

@@ -160,10 +160,10 @@ def whole(conn: Connection, lease_id: str) -> Lease | None:
 
 def without_holds(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Reservation]]:
     """Return reservations by lease id, without their holds."""
-    found: dict[str, list[Reservation]] = {}
+    reservationses: dict[str, list[Reservation]] = {}
     for lease_id, *values in conn.execute(_RESERVATIONS, {"ids": lease_ids}):
-        found.setdefault(lease_id, []).append(RESERVATION.value(values))
-    return found
+        reservationses.setdefault(lease_id, []).append(RESERVATION.value(values))
+    return reservationses
 
 
 def with_holds(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Reservation]]:
@@ -173,28 +173,28 @@ def with_holds(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Res
 
 def _parts(found_rows: Iterable[Sequence[Any]]) -> dict[str, list[Reservation]]:
     rows: dict[tuple[str, str], list[Any]] = {}
-    held: dict[str, list[Allocation]] = {}
+    allocationses: dict[str, list[Allocation]] = {}
     for row in found_rows:
         lease_id, *values, id_, host_id, start, end, slots, takes, thing, host = row
         if lease_id is None:
             continue  # a lease without reservations
         rows[lease_id, values[0]] = values
         if id_ is not None:
-            mine = held.setdefault(values[0], [])
+            mine = allocationses.setdefault(values[0], [])
             window = Window(start, end)
             mine.append(Allocation(host_id, window, slots, takes or {}, thing, host or ""))
-    found: dict[str, list[Reservation]] = {}
+    reservationses: dict[str, list[Reservation]] = {}
     for (lease_id, id_), values in rows.items():
-        holds = tuple(held.get(id_, ()))
-        found.setdefault(lease_id, []).append(RESERVATION.value(values, allocations=holds))
-    return found
+        holds = tuple(allocationses.get(id_, ()))
+        reservationses.setdefault(lease_id, []).append(RESERVATION.value(values, allocations=holds))
+    return reservationses
 
 
 def lease_events(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Event]]:
-    found: dict[str, list[Event]] = {}
+    eventses: dict[str, list[Event]] = {}
     for subject, *values in conn.execute(_EVENTS, {"ids": lease_ids}):
-        found.setdefault(subject, []).append(EVENT.value(values))
-    return found
+        eventses.setdefault(subject, []).append(EVENT.value(values))
+    return eventses
 
 
 # A step of a lease that changes only states and no holds, as one PostgreSQL statement.
@@ -214,8 +214,8 @@ def fits(old: Lease, new: Lease, work: Work | None) -> bool:
     """Tell whether the step changes neither the holds of the lease nor its work."""
     if work is not None and work != Work():
         return False
-    holds = [(one.id, one.allocations) for one in old.reservations]
-    same = holds == [(one.id, one.allocations) for one in new.reservations]
+    holds = [(reservation.id, reservation.allocations) for reservation in old.reservations]
+    same = holds == [(reservation.id, reservation.allocations) for reservation in new.reservations]
     return same and len(_changed(old, new)) <= MOST_PARTS
 
 
@@ -439,15 +439,17 @@ class LeaseStore:
     def save_many(self, steps: Sequence[Change]) -> None:
         with self._db.write() as conn:
             now = self._db.now(conn)
-            pairs: list[Step] = [(one.old, one.new) for one in steps]
-            _take_leases(conn, [one.old for one in steps])
-            _update_leases(conn, [(one.old, one.new) for one in steps], now)
+            pairs: list[Step] = [(change.old, change.new) for change in steps]
+            _take_leases(conn, [change.old for change in steps])
+            _update_leases(conn, [(change.old, change.new) for change in steps], now)
             hold(conn, pairs, now, spared=True)
             _rewrite_reservations(conn, pairs, now)
             for one in steps:
                 if one.work is not None:
                     apply_work(conn, one.new.id, one.work, now)
-            said = [(one.new.id, one.new.project_id, one.say) for one in steps if one.say]
+            said = [
+                (change.new.id, change.new.project_id, change.say) for change in steps if change.say
+            ]
             audit.write_many(conn, now, said)
 
     def foresee(self, old: Lease | None, new: Lease, limits: Limits) -> None:

@@ -96,9 +96,9 @@ class MonitorStore:
             views = {row.observer: self._view(conn, row) for row in rows}
             made = conn.execute(sa.select(r.observer, r.registered_by, r.created_at)).all()
             now = self._db.now(conn)
-        known = {observer: Registration(observer, by, at) for observer, by, at in made}
-        names = sorted({*views, *known})
-        return now, [Listed(name, known.get(name), views.get(name)) for name in names]
+        registrations = {observer: Registration(observer, by, at) for observer, by, at in made}
+        names = sorted({*views, *registrations})
+        return now, [Listed(name, registrations.get(name), views.get(name)) for name in names]
 
     def _view(self, conn: Connection, row: Any) -> View:
         about = row.observer, row.kind, row.at, row.seen_at, row.heartbeat_s
@@ -223,9 +223,9 @@ class VoteStore:
         with self._db.read() as conn:
             name = known_name(conn, host)
             called = {view.picture.name(name) for view in views}
-            said = words(conn, {normalise(host), name, *(own for own in called if own)})
+            reportses = words(conn, {normalise(host), name, *(own for own in called if own)})
         latest: dict[str, MonitorReport] = {}
-        for word in (one for some in said.values() for one in some):
+        for word in (monitor_report for some in reportses.values() for monitor_report in some):
             before = latest.get(word.observer)
             if before is None or word.at > before.at:
                 latest[word.observer] = word

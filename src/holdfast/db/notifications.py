@@ -185,11 +185,13 @@ class NotificationStore:
             )
             work = _work(id_, now)
             apply_work(conn, work.subject, Work(add=(work,)), now, is_new=True)
-            made = _notification(conn, id_)
-            shown = {name: value for name, value in vars(made).items() if name != "reporter"}
+            notification = _notification(conn, id_)
+            shown = {
+                name: value for name, value in vars(notification).items() if name != "reporter"
+            }
             asked = {name: value for name, value in shown.items() if name != "id"}
             segments.done(conn, self._db.herald, (REPORT, "create"), (asked, shown), now)
-            return made
+            return notification
 
         return self._db.retry(action)
 
@@ -406,10 +408,10 @@ def recovered_since(conn: Connection, subject: str, at: datetime) -> tuple[str, 
     """Return the incident that recovered the subject after `at`, and a sentence."""
     # An incident is verified before it is closed.
     later = sa.select(incidents).where(i.subject == subject, i.closed_at >= at)
-    for one in map(incident_of, conn.execute(later).mappings()):
-        if one.verified_at and one.verified_at >= at:
-            when = one.verified_at.isoformat()
-            return one.id, f"incident {one.id} has recovered it since, {when}"
+    for incident in map(incident_of, conn.execute(later).mappings()):
+        if incident.verified_at and incident.verified_at >= at:
+            when = incident.verified_at.isoformat()
+            return incident.id, f"incident {incident.id} has recovered it since, {when}"
     return None
 
 

@@ -262,14 +262,14 @@ def _seen_on(host: str) -> sa.ColumnElement[bool]:
 
 
 def words(conn: Connection, names: Iterable[str]) -> Mapping[str, Sequence[MonitorReport]]:
-    found: dict[str, list[MonitorReport]] = {}
+    reportses: dict[str, list[MonitorReport]] = {}
     for some in portions(sorted({f"{HOST}{name}" for name in names})):
         said = _WORDS.where(b.subject.in_(some)).subquery()
         for row in conn.execute(sa.select(said).where(said.c.place == 1)):
             about = row.id, row.observer, row.state, row.at, row.since
             word = MonitorReport(*about, row.evidence or {}, row.incident_id)
-            found.setdefault(row.subject.removeprefix(HOST), []).append(word)
-    return found
+            reportses.setdefault(row.subject.removeprefix(HOST), []).append(word)
+    return reportses
 
 
 def known_name(conn: Connection, name: str) -> str:

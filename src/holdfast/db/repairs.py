@@ -151,9 +151,9 @@ class RepairStore:
                 )
             )
             if kept.rowcount:
-                (one,) = work.put
-                apply_work(conn, one.subject, work, now)
-                said = f"host {one.payload['service_host']} failed and is kept back"
+                (operation,) = work.put
+                apply_work(conn, operation.subject, work, now)
+                said = f"host {operation.payload['service_host']} failed and is kept back"
                 audit.write(conn, now, audit.HOSTS, None, said)
 
         self._db.retry(action)

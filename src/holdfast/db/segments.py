@@ -219,9 +219,9 @@ class SegmentStore:
             _check_name(conn, values["name"], besides=0)
             conn.execute(sa.insert(segments).values(uuid=uuid, created_at=now, **values))
             audit.write(conn, now, f"segment:{uuid}", None, f"segment {values['name']} made")
-            made = _segment(conn, uuid)
-            done(conn, self._db.herald, what, (asked, vars(made)), now)
-            return made
+            segment = _segment(conn, uuid)
+            done(conn, self._db.herald, what, (asked, vars(segment)), now)
+            return segment
 
         return self._try(action, what, asked)
 
@@ -271,11 +271,11 @@ class SegmentStore:
             _check_alone(conn, host_id, besides=0)
             row = {**values, "host_id": host_id, "segment_id": segment.id, "created_at": now}
             conn.execute(sa.insert(segment_hosts).values(uuid=uuid, **row))
-            made = _host(conn, segment, uuid)
-            said = f"host {made.name} joined segment {segment.name}"
+            segment_host = _host(conn, segment, uuid)
+            said = f"host {segment_host.name} joined segment {segment.name}"
             audit.write(conn, now, f"segment:{segment.uuid}", None, said)
-            done(conn, self._db.herald, what, (asked, vars(made)), now)
-            return made
+            done(conn, self._db.herald, what, (asked, vars(segment_host)), now)
+            return segment_host
 
         return self._try(action, what, asked)
 
@@ -356,9 +356,9 @@ def find(conn: Connection, name: str) -> SegmentHost | None:
     """Return the segment host with this host name, within the caller's transaction."""
     rows = conn.execute(_MEMBERS.where(by_name(name)).order_by(m.id)).mappings().all()
     found = [_member(row) for row in rows]
-    exact = [one for one in found if one.key == normalise(name)]
+    exact = [segment_host for segment_host in found if segment_host.key == normalise(name)]
     if len(exact or found) > 1:
-        names = ", ".join(one.name for one in found)
+        names = ", ".join(segment_host.name for segment_host in found)
         raise Conflict(f"{name} means several hosts ({names}): use the full name")
     return next(iter(exact or found), None)
 

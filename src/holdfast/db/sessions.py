@@ -51,5 +51,5 @@ class SessionStore:
             return conn.execute(sa.delete(sessions).where(s.id == session_id)).rowcount > 0
 
         with self._db.read() as conn:
-            known = conn.execute(sa.select(s.id).where(s.id == session_id)).first()
-        return known is not None and self._db.retry(action)
+            row = conn.execute(sa.select(s.id).where(s.id == session_id)).first()
+        return row is not None and self._db.retry(action)

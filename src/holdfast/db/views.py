@@ -166,8 +166,8 @@ class WallStore:
     def agent(self, host: str) -> Mapping[str, Any] | None:
         """Return the agent's row of the host with this (normalised) name, if any."""
         with self._db.read() as conn:
-            found = conn.execute(sa.select(agents).where(agents.c.host == host)).mappings().first()
-        return None if found is None else dict(found)
+            row = conn.execute(sa.select(agents).where(agents.c.host == host)).mappings().first()
+        return None if row is None else dict(row)
 
     def own(self, project_id: str) -> WallSnapshot:
         """Return the hosts that reservations of a project hold now, without other data."""
@@ -361,8 +361,8 @@ def _mark(conn: Connection, queries: tuple[Any, ...], now: datetime) -> str:
 
 def _networks(conn: Connection, now: datetime) -> str:
     """Return the views' digests per monitor; the view of a silent monitor does not count."""
-    seen = conn.execute(_MONITORS).all()
-    return " ".join(f"{one.observer} {one.digest} {is_fresh(one, now)}" for one in seen)
+    rows = conn.execute(_MONITORS).all()
+    return " ".join(f"{row.observer} {row.digest} {is_fresh(row, now)}" for row in rows)
 
 
 def _silent(conn: Connection, now: datetime) -> str:
@@ -374,7 +374,7 @@ def _silent(conn: Connection, now: datetime) -> str:
     beat = conn.execute(_BEAT).scalar()
     since = now - timedelta(seconds=FRESH_BEATS * (beat or 0.0))
     quiet = conn.execute(_QUIET, {"since": since}).all()
-    return " ".join(one.host for one in quiet if not is_fresh(one, now))
+    return " ".join(row.host for row in quiet if not is_fresh(row, now))
 
 
 # Calendar: a page of hosts, their holds in a time span, and why they could not be used. One
@@ -455,10 +455,8 @@ class CalendarStore:
         """Racks and zones of enrolled hosts."""
         query = sa.select(h.rack, h.zone).where(h.enrolled.is_(True)).distinct()
         with self._db.read() as conn:
-            found = conn.execute(query).all()
-        return sorted({row.rack for row in found} - {""}), sorted(
-            {row.zone for row in found} - {""}
-        )
+            rows = conn.execute(query).all()
+        return sorted({row.rack for row in rows} - {""}), sorted({row.zone for row in rows} - {""})
 
     def holds(self, host_ids: Sequence[int], start: datetime, end: datetime) -> Sequence[Row]:
         """Return the holds of these hosts in the time span, earliest lease first."""

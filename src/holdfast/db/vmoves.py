@@ -74,8 +74,10 @@ class VMoveStore:
             known = set(conn.execute(mine).scalars())
             query = sa.select(i.details).where(i.id == incident_id)
             report = _progress(conn.execute(query).scalar_one()).report
-            fresh = _carried_on(conn, [one for one in moves if one.server_id not in known])
-            rows = [_row(one, incident_id, report, now) for one in fresh]
+            fresh = _carried_on(
+                conn, [server_move for server_move in moves if server_move.server_id not in known]
+            )
+            rows = [_row(server_move, incident_id, report, now) for server_move in fresh]
             if rows:
                 conn.execute(sa.insert(vmoves), rows)
 
@@ -93,8 +95,8 @@ class VMoveStore:
             return leaving(conn, host)
 
     def move(self, uuid: str) -> ServerMove:
-        for one in self._list(_ONE, its_uuid=uuid):
-            return one
+        for server_move in self._list(_ONE, its_uuid=uuid):
+            return server_move
         raise NotFound(f"no move {uuid}")
 
     def begin(self, limits: Limits, work: MoveWork) -> int:
@@ -108,12 +110,12 @@ class VMoveStore:
             if free <= 0:
                 return 0
             chosen = _next(conn, now)[:free]
-            for one in chosen:
+            for server_move in chosen:
                 begun = {"status": ONGOING, "dest_host": None, "updated_at": now}
-                begun["started_at"] = one.started_at or now
-                operation = work(one, now)
+                begun["started_at"] = server_move.started_at or now
+                operation = work(server_move, now)
                 begun["operation_id"] = operation.id
-                conn.execute(sa.update(vmoves).where(v.uuid == one.uuid).values(**begun))
+                conn.execute(sa.update(vmoves).where(v.uuid == server_move.uuid).values(**begun))
                 apply_work(conn, operation.subject, Work(put=(operation,)), now)
             return len(chosen)
 
@@ -208,7 +210,7 @@ def leaving(conn: Connection, host: str) -> list[ServerMove]:
     """Return the unfinished moves off the host, of all incidents."""
     query = _IN_ORDER.where(v.status.in_([PENDING, ONGOING]))
     found = (_move(row) for row in conn.execute(query).mappings())
-    return [one for one in found if same(one.source_host, host)]
+    return [server_move for server_move in found if same(server_move.source_host, host)]
 
 
 def keep(conn: Connection, incident_id: str, now: datetime) -> None:
@@ -285,20 +287,20 @@ def _carried_on(conn: Connection, moves: Sequence[ServerMove]) -> list[ServerMov
     restore.
     """
     latest: dict[str, ServerMove] = {}
-    for ids in portions([one.server_id for one in moves]):
+    for ids in portions([server_move.server_id for server_move in moves]):
         query = sa.select(vmoves).where(v.server_id.in_(ids)).order_by(v.id)
         latest |= {row["server_id"]: _move(row) for row in conn.execute(query).mappings()}
-    found = []
+    server_moves = []
     for one in moves:
         old = latest.get(one.server_id)
         if old is not None and (
             old.status in (PENDING, ONGOING)
             or (old.status != SUCCEEDED and same(old.dest_host or "", one.source_host))
         ):
-            found.append(replace(one, was=old.was, locked_before=old.locked_before))
+            server_moves.append(replace(one, was=old.was, locked_before=old.locked_before))
         else:
-            found.append(one)
-    return found
+            server_moves.append(one)
+    return server_moves
 
 
 def _next(conn: Connection, now: datetime) -> list[ServerMove]:
@@ -320,9 +322,10 @@ def _next(conn: Connection, now: datetime) -> list[ServerMove]:
     under_way = set(conn.execute(sa.select(v.server_id).where(v.status == ONGOING)).scalars())
     first = {row["server_id"]: _move(row) for row in reversed(free)}
     return [
-        one
-        for one in map(_move, free)
-        if one.server_id not in under_way and first[one.server_id].uuid == one.uuid
+        server_move
+        for server_move in map(_move, free)
+        if server_move.server_id not in under_way
+        and first[server_move.server_id].uuid == server_move.uuid
     ]
 
 

@@ -127,7 +127,7 @@ def _lease(lease: Lease, hosts: Mapping[int, Host]) -> dict[str, Any]:
         "end_date": _date(lease.end),
         "before_end_date": _date(lease.before_end) if lease.before_end else None,
         "status": lease.status,
-        "reservations": [_reservation(one, hosts) for one in lease.reservations],
+        "reservations": [_reservation(reservation, hosts) for reservation in lease.reservations],
     }
 
 
@@ -141,7 +141,7 @@ def _reservation(reservation: Reservation, hosts: Mapping[int, Host]) -> dict[st
         "id": reservation.id,
         "resource_type": reservation.resource_type,
         "status": reservation.status,
-        "allocations": [_allocation(one, hosts) for one in reservation.allocations],
+        "allocations": [_allocation(allocation, hosts) for allocation in reservation.allocations],
     }
 
 

@@ -113,10 +113,10 @@ class Matrix:
         """
         states = (health.get(name, UNKNOWN) for name in self.networks)
         seen = tuple(state if state in (UP, DOWN) else UNKNOWN for state in states)
-        found = self._look(seen)
-        if found.action == UNDECIDED and blind and self._is_lost(seen, blind):
+        answer = self._look(seen)
+        if answer.action == UNDECIDED and blind and self._is_lost(seen, blind):
             return self._alert(seen, blind)
-        return found
+        return answer
 
     def _is_lost(self, seen: Health, blind: Collection[str]) -> bool:
         """Whether the host is down on every visible network, and at least on one."""
@@ -195,16 +195,16 @@ class Matrix:
 
     def _possible(self, seen: Health) -> Answer:
         """The common answer for all states of the unknown networks, or an undecided answer."""
-        found = [self._look(one) for one in completions(seen)]
+        answers = [self._look(one) for one in completions(seen)]
         unknown = [n for n, state in zip(self.networks, seen, strict=True) if state == UNKNOWN]
-        last = max(found, key=lambda one: one.for_s)
-        actions = {one.action for one in found}
+        last = max(answers, key=lambda one: one.for_s)
+        actions = {one.action for one in answers}
         if actions == {RECOVERY, ALERT}:
-            sentence = f"{_undecided(unknown, found)} -> alert {after(last.for_s)}"
+            sentence = f"{_undecided(unknown, answers)} -> alert {after(last.for_s)}"
             return Answer(ALERT, last.for_s, sentence, is_decided=False)
         if len(actions) > 1:
-            return Answer(UNDECIDED, 0.0, _undecided(unknown, found), is_decided=False)
-        if all(one.rule is last.rule for one in found):
+            return Answer(UNDECIDED, 0.0, _undecided(unknown, answers), is_decided=False)
+        if all(one.rule is last.rule for one in answers):
             return last
         sentence = f"{last.action}, whatever {' and '.join(unknown)} would be"
         latest = "" if last.action == NONE else f"; at the latest by {last.sentence}"
@@ -230,7 +230,7 @@ def _undecided(unknown: Sequence[str], found: Sequence[Answer]) -> str:
         up, down = found
         meant = f"up would mean {up.action}, down would mean {down.action}"
         return f"undecided: {unknown[0]} is unknown; {meant}"
-    actions = [action for action in ACTIONS if any(one.action == action for one in found)]
+    actions = [action for action in ACTIONS if any(answer.action == action for answer in found)]
     return f"undecided: {' and '.join(unknown)} are unknown; it could be {' or '.join(actions)}"
 
 
@@ -303,14 +303,14 @@ def wrong_networks(networks: Sequence[Any]) -> list[Problem]:
     if len(networks) > MOST_NETWORKS:
         text = f"{len(networks)} networks are more than the {MOST_NETWORKS} there can be"
         return [Problem(0, text)]
-    found = []
+    problems = []
     for place, name in enumerate(networks):
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             text = f"{name!r:.80} cannot be the name of a network: use letters, digits and _ . -"
-            found.append(Problem(0, text))
+            problems.append(Problem(0, text))
         elif name in networks[:place]:
-            found.append(Problem(0, f"network {name} is named twice: name each once"))
-    return found
+            problems.append(Problem(0, f"network {name} is named twice: name each once"))
+    return problems
 
 
 def combinations(width: int) -> Iterator[Health]:

@@ -93,8 +93,8 @@ class HostMonitor:
         self._spooled, self._changed = spooled, changed
         self._worker = Worker("judge", clock, self._look, retry_s=TICK_S, stop_s=10.0)
         self._worker.make_essential()
-        made = [make(self._worker.wake) for make in networks]
-        self._watches = {watch.network: watch for watch in made}
+        watches = [make(self._worker.wake) for make in networks]
+        self._watches = {watch.network: watch for watch in watches}
         self._book = HealthRecords()
         self._judged: tuple[object, ...] = ()
         self._rows: list[dict[str, Any]] = []

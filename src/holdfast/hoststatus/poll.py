@@ -126,7 +126,7 @@ def checked(given: Any) -> list[Seen]:
 def load(conf: cfg.ConfigOpts) -> tuple[list[Monitor], dict[str, str]]:
     """Load every installed monitor, and return the reasons of failed loads by name."""
     broken: dict[str, str] = {}
-    made: list[Monitor] = []
+    monitors: list[Monitor] = []
 
     def failed(_manager: Any, entry: Any, error: BaseException) -> None:
         broken[entry.name] = f"{type(error).__name__}: {error}"
@@ -136,10 +136,10 @@ def load(conf: cfg.ConfigOpts) -> tuple[list[Monitor], dict[str, str]]:
         try:
             monitor: Monitor = item.plugin(conf)
             _ = monitor.name, [*monitor.topics, *monitor.event_types]
-            made.append(monitor)
+            monitors.append(monitor)
         except Exception as error:  # a plugin's constructor may raise anything
             broken[item.name] = f"{type(error).__name__}: {error}"
-    return sorted(made, key=lambda monitor: monitor.name), broken
+    return sorted(monitors, key=lambda monitor: monitor.name), broken
 
 
 LOG = logging.getLogger(__name__)
@@ -272,8 +272,8 @@ class HostWatch:
     def _judge_all(
         self, sightings: Sequence[StatusReport], old: HostStatus, now: datetime
     ) -> HostStatus:
-        for one in sorted(sightings, key=lambda sighting: sighting.at):
-            old = judge(old, one, self._rules, now)
+        for status_report in sorted(sightings, key=lambda sighting: sighting.at):
+            old = judge(old, status_report, self._rules, now)
         return old
 
     def _settle(self, sort: _Sort, news: bool) -> Outcome:
@@ -287,7 +287,9 @@ class HostWatch:
                 _change(one, new) for one, new in judged if self._is_new(one.standing, new, news)
             ]
             left = self._standings.change(changes, self._repair) if changes else set()
-            moved += self._tell(one for one in changes if one.host_id not in left)
+            moved += self._tell(
+                status_change for status_change in changes if status_change.host_id not in left
+            )
             if not left:
                 suspects = sum(new.state == SUSPECT for _one, new in judged)
                 return Outcome(len(judged), suspects, tuple(moved))
@@ -298,10 +300,14 @@ class HostWatch:
 
     def _tell(self, changes: Iterable[StatusChange]) -> list[str]:
         said = []
-        for one in changes:
-            if one.say:
-                said.append(one.say)
-                LOG.log(logging.INFO if one.new.usable else logging.WARNING, "%s", one.say)
+        for status_change in changes:
+            if status_change.say:
+                said.append(status_change.say)
+                LOG.log(
+                    logging.INFO if status_change.new.usable else logging.WARNING,
+                    "%s",
+                    status_change.say,
+                )
         if said:
             self._wake()  # a status change may create work
         return said
@@ -317,7 +323,7 @@ def by_host(
         for name in (normalise(one.hypervisor_hostname), one.name):
             full[name] = one.id
             shorts.setdefault(short(name), []).append((name, one.id))
-    found: dict[int, list[StatusReport]] = {}
+    reportses: dict[int, list[StatusReport]] = {}
     for sighting in sightings:
         name = normalise(sighting.host)
         meant = (
@@ -326,7 +332,7 @@ def by_host(
             else {host_id for known, host_id in shorts.get(short(name), ()) if same(known, name)}
         )
         if len(meant) == 1:
-            found.setdefault(meant.pop(), []).append(sighting)
+            reportses.setdefault(meant.pop(), []).append(sighting)
         elif meant:
             LOG.warning(
                 "%s says %s of %s: that name means several hosts, so it is left aside",
@@ -334,7 +340,7 @@ def by_host(
                 sighting.verdict,
                 sighting.host,
             )
-    return found
+    return reportses
 
 
 def _change(one: Watched, new: HostStatus) -> StatusChange:
@@ -386,8 +392,8 @@ class Watch:
         if words:
             self.guests(words)
         sightings = [one for one in seen if isinstance(one, StatusReport)]
-        for one in sightings:
-            self.tally.sighted(one)
+        for status_report in sightings:
+            self.tally.sighted(status_report)
         return sightings
 
 
@@ -404,8 +410,8 @@ class MonitorsPoll:
         self._cloud = cloud
         self._settings = settings
         self._now = now
-        looking = [one for one in watch.monitors if not only_hears(one)]
-        self._lanes = [MonitorWorker(one, "look", watch.tally) for one in looking]
+        looking = [monitor for monitor in watch.monitors if not only_hears(monitor)]
+        self._lanes = [MonitorWorker(monitor, "look", watch.tally) for monitor in looking]
 
     def steps(self) -> Sequence[Step]:
         return (Step("look", self.poll, recorded=False),)
@@ -429,7 +435,7 @@ class MonitorsPoll:
         Otherwise the pause leaves room for all samples within the poll interval.
         """
         settings = self._settings
-        if any(one.suspects for one in saw):
+        if any(outcome.suspects for outcome in saw):
             return settings.confirm_s
         more = settings.confirm_s * (settings.down_samples - 1)
         return max(settings.poll_interval_s - more, settings.poll_interval_s / 2)

@@ -64,7 +64,7 @@ class Hearer:
         self._standings = standings
         self._settings = settings
         self._look = look
-        self._lanes = [MonitorWorker(one, "hear", watch.tally) for one in watch.monitors]
+        self._lanes = [MonitorWorker(monitor, "hear", watch.tally) for monitor in watch.monitors]
 
     def hear(self, notice: Notice) -> None:
         seen: list[Seen] = []
@@ -262,7 +262,9 @@ class Monitors:
         """Log once if an enabled monitor needs notifications and none are received."""
         settings = self._settings
         ready = settings.push and self._connect is not None
-        in_vain = [] if ready else [one.name for one in self._monitors if only_hears(one)]
+        in_vain = (
+            [] if ready else [monitor.name for monitor in self._monitors if only_hears(monitor)]
+        )
         in_vain = [name for name in in_vain if name in settings.enabled]
         if in_vain and in_vain != self._in_vain:
             LOG.error(
@@ -312,7 +314,7 @@ def report(
     for name, why in broken.items():
         tally.failed(name, NOT_LOADED)
         LOG.error("monitor %s cannot be loaded, the others go on without it: %s", name, why)
-    there = {one.name for one in monitors}
+    there = {monitor.name for monitor in monitors}
     for name in set(enabled) - there - broken.keys():
         LOG.error(
             "[monitors] enabled names %s, which is not installed; there are: %s",

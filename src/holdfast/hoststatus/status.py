@@ -135,7 +135,7 @@ def judge(standing: HostStatus, sighting: StatusReport, rules: Rules, now: datet
         return standing
     sources = {**standing.sources, sighting.source: _remember(before, sighting, at, rules)}
     if sighting.decisive and sighting.verdict == UP:
-        sources = {name: one for name, one in sources.items() if one.at >= at}
+        sources = {name: memory for name, memory in sources.items() if memory.at >= at}
     if sighting.verdict == UP and standing.state == RETURNING:
         standing = _seen(standing, rules, at)
     return _conclude(replace(standing, sources=_few(sources)), rules, now)
@@ -164,17 +164,17 @@ def ripen(standing: HostStatus, rules: Rules, now: datetime) -> HostStatus:
 
 
 def _remember(before: Memory | None, sighting: StatusReport, at: datetime, rules: Rules) -> Memory:
-    said = Memory(
+    memory = Memory(
         sighting.verdict,
         at,
         decisive=sighting.decisive,
         reason=sighting.reason[:LONGEST_REASON],
     )
     if not _is_bad(sighting.verdict, rules):
-        return said
+        return memory
     known = before.bad_since if before is not None else None
     since = min(when for when in (known, sighting.since, at) if when is not None)
-    return replace(said, bad=(before.bad if before is not None else 0) + 1, bad_since=since)
+    return replace(memory, bad=(before.bad if before is not None else 0) + 1, bad_since=since)
 
 
 def _is_bad(verdict: str, rules: Rules) -> bool:
@@ -194,21 +194,21 @@ def _few(sources: dict[str, Memory]) -> dict[str, Memory]:
 
 
 def _conclude(standing: HostStatus, rules: Rules, now: datetime) -> HostStatus:
-    said = standing.sources
-    sure = next((name for name, one in said.items() if one.convinces(rules)), None)
+    memories = standing.sources
+    sure = next((name for name, memory in memories.items() if memory.convinces(rules)), None)
     if sure is not None:
         decided = now if standing.usable else standing.decided_at
         down = replace(standing, decided_at=decided, well_since=None, seen_at=None)
-        return _move(down, DOWN, _why(sure, said[sure]), now)
-    bad = next((name for name, one in said.items() if one.bad), None)
+        return _move(down, DOWN, _why(sure, memories[sure]), now)
+    bad = next((name for name, memory in memories.items() if memory.bad), None)
     if standing.usable:
         if bad is None:
             return _move(standing, UP, "well", now)
-        return _move(standing, SUSPECT, _why(bad, said[bad]), now)
-    closed = next((name for name, one in said.items() if one.verdict != UP), None)
+        return _move(standing, SUSPECT, _why(bad, memories[bad]), now)
+    closed = next((name for name, memory in memories.items() if memory.verdict != UP), None)
     if closed is not None:  # bad again, or disabled: not healthy for all sources
         out = replace(standing, well_since=None, seen_at=None)
-        return _move(out, DOWN, _why(closed, said[closed]), now)
+        return _move(out, DOWN, _why(closed, memories[closed]), now)
     return _returning(standing, rules, now)
 
 
@@ -245,14 +245,14 @@ def to_plain(standing: HostStatus) -> dict[str, Any]:
         "seen_at": _text(standing.seen_at),
         "sources": {
             name: {
-                "verdict": one.verdict,
-                "at": _text(one.at),
-                "bad": one.bad,
-                "bad_since": _text(one.bad_since),
-                "decisive": one.decisive,
-                "reason": one.reason,
+                "verdict": memory.verdict,
+                "at": _text(memory.at),
+                "bad": memory.bad,
+                "bad_since": _text(memory.bad_since),
+                "decisive": memory.decisive,
+                "reason": memory.reason,
             }
-            for name, one in standing.sources.items()
+            for name, memory in standing.sources.items()
         },
     }
 

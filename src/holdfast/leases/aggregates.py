@@ -128,15 +128,15 @@ class AggregateResync:
             return True
         if any(changed > self._looked - LATE for changed in news.values()):
             return True
-        return any(one.next() or one.rests_until for one in self._tellings.values())
+        return any(resync.next() or resync.rests_until for resync in self._tellings.values())
 
     def _note(self, pools: Sequence[Pool], news: Mapping[str, datetime], now: datetime) -> None:
         """Record which pools need a resync; forget deleted pools."""
-        known, self._tellings = self._tellings, {}
+        resyncs, self._tellings = self._tellings, {}
         free = self._context.freepool
         # The free pool last: it depends on all others.
         for pool in sorted(pools, key=lambda pool: pool.name == free):
-            telling = self._telling(pool, known.get(pool.id), news, now)
+            telling = self._telling(pool, resyncs.get(pool.id), news, now)
             if telling and (telling.next() or telling.changed > now - BACK or _is_over(pool)):
                 self._tellings[pool.id] = telling
 
@@ -204,7 +204,7 @@ class AggregateResync:
 
     def _pause(self, now: datetime) -> float:
         """Return the seconds until the next resync or the next read of the changes."""
-        waits = [when for one in self._tellings.values() if (when := one.next())]
+        waits = [when for resync in self._tellings.values() if (when := resync.next())]
         left = (min(waits) - now).total_seconds() if waits else LOOK_S
         return min(max(left, 0.1), LOOK_S)
 
@@ -272,17 +272,22 @@ def differences(pools: Iterable[Pool], rightful: Rightful, freepool: str) -> fro
     """Compare the pools with the database; no side effects."""
     by_name = {pool.name: pool for pool in pools}
     found: set[Difference] = set()
-    for name, mine in rightful.reservations.items():
+    for name, rightful_pool in rightful.reservations.items():
         pool = by_name.get(name)
-        found |= _members(name, pool, mine.hosts, mine.lease_id)
+        found |= _members(name, pool, rightful_pool.hosts, rightful_pool.lease_id)
         if pool is not None and (
-            pool.metadata.get(OWNER) != mine.project_id or pool.metadata.get(OPEN) == CLOSED
+            pool.metadata.get(OWNER) != rightful_pool.project_id
+            or pool.metadata.get(OPEN) == CLOSED
         ):
-            found.add(Difference(name, SAYS, lease_id=mine.lease_id))
+            found.add(Difference(name, SAYS, lease_id=rightful_pool.lease_id))
     known = rightful.settled
     for name, members in ((freepool, rightful.free), (KEPT_POOL, rightful.enrolled)):
         wrong = _members(name, by_name.get(name), members)
-        found |= {one for one in wrong if one.what == LACKS or one.host in known}
+        found |= {
+            difference
+            for difference in wrong
+            if difference.what == LACKS or difference.host in known
+        }
     return frozenset(found)
 
 
@@ -333,7 +338,9 @@ class Reconcile:
 
     def _kinds(self) -> list[str]:
         return [
-            name for name, one in self._context.resources.items() if getattr(one, "pooled", False)
+            name
+            for name, resource in self._context.resources.items()
+            if getattr(resource, "pooled", False)
         ]
 
     def _tried(
@@ -389,10 +396,12 @@ class Reconcile:
 
     def _tell(self, sure: frozenset[Difference], left: Sequence[Difference]) -> None:
         """Log and record each difference once, for as long as the difference lasts."""
-        for one in sorted(sure - self._told):
-            how = "left as it is: look at it" if one in left else "put right"
-            LOG.warning("%s: %s", one, how)
-            self._context.ledger.note(one.lease_id or f"pool:{one.pool}", f"{one}: {how}")
+        for difference in sorted(sure - self._told):
+            how = "left as it is: look at it" if difference in left else "put right"
+            LOG.warning("%s: %s", difference, how)
+            self._context.ledger.note(
+                difference.lease_id or f"pool:{difference.pool}", f"{difference}: {how}"
+            )
         self._told = sure
 
     def give_up_at(self, operation: Operation) -> datetime | None:

@@ -107,12 +107,12 @@ class Leases:
             raise InvalidInput("duration_s: say how long, or name start_date and end_date")
         window = Window(start, start + timedelta(seconds=query.length_s))
         until = query.until or start + _AHEAD
-        found = self._drafts.openings(caller, asked, window, until, query.limit)
-        windows = tuple(Available(one.window, one.amount) for one in found)
+        openings = self._drafts.openings(caller, asked, window, until, query.limit)
+        windows = tuple(Available(opening.window, opening.amount) for opening in openings)
         refusal = None
         if not windows:
             refusal = self._refusal(caller, asked, window, until)
-        most = max((one.amount for one in windows), default=0)
+        most = max((available.amount for available in windows), default=0)
         return Availability(bool(windows), most, windows, refusal)
 
     # availability
@@ -145,8 +145,8 @@ class Leases:
         window: Window,
         barren_until: datetime | None = None,
     ) -> Lease:
-        wanted = NewLease("imagined", "imagined", window.start, window.end)
-        return self._drafts.new(caller, wanted, [asked], float, barren_until)
+        new_lease = NewLease("imagined", "imagined", window.start, window.end)
+        return self._drafts.new(caller, new_lease, [asked], float, barren_until)
 
     # create
 
@@ -210,9 +210,9 @@ class Leases:
         spared: bool = False,
     ) -> None:
         now = self._context.ledger.now()
-        told = self._context.announcer.changed(old, new, now)
+        operations = self._context.announcer.changed(old, new, now)
         limits = self._context.enforcement.limits(new.project_id)
-        work = replace(work, add=(*work.add, *told))
+        work = replace(work, add=(*work.add, *operations))
         self._context.ledger.save(
             old, new, work=work, say=say, limits=limits, patient=attempt.patient, spared=spared
         )

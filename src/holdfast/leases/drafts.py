@@ -83,10 +83,10 @@ class _Course:
         self._spare = spare
         self._stock = stock
         self._kept = kept
-        mine = [a.held for a in holds if a.host_id in spare.hosts]
-        self._start = min((held.start.timestamp() for held in mine), default=0.0)
-        self._end = max((held.end.timestamp() for held in mine), default=0.0)
-        self._touched = bool(mine)
+        windows = [a.held for a in holds if a.host_id in spare.hosts]
+        self._start = min((window.start.timestamp() for window in windows), default=0.0)
+        self._end = max((window.end.timestamp() for window in windows), default=0.0)
+        self._touched = bool(windows)
 
     def short(self, holds: Sequence[Allocation]) -> Short | None:
         """Return the first shortage of spares with these allocations; None: enough."""
@@ -128,17 +128,17 @@ class _Course:
         """Select as many allocations of the plan as possible, preferring hosts that were not
         free."""
         had = {a.host_id for a in self._kept}
-        mine = [a for a in holds if a.host_id in ids]
-        mine.sort(key=lambda a: (a.host_id not in had, self._was_free(a), -(a.slots or 0)))
-        low, high = 0, len(mine)
+        allocations = [a for a in holds if a.host_id in ids]
+        allocations.sort(key=lambda a: (a.host_id not in had, self._was_free(a), -(a.slots or 0)))
+        low, high = 0, len(allocations)
         while low < high:
             middle = (low + high + 1) // 2
-            after = self._steps(self._stock.with_holds(mine[:middle]), ids)
+            after = self._steps(self._stock.with_holds(allocations[:middle]), ids)
             if first_short(self._spare.kept, before, after):
                 high = middle - 1
             else:
                 low = middle
-        return mine[:low]
+        return allocations[:low]
 
     def _was_free(self, allocation: Allocation) -> bool:
         return self._stock.line(allocation.host_id or 0).is_free(self._start, self._end)
@@ -206,7 +206,7 @@ def openings(
             return 0
         return sum(a.slots or 1 for a in holds if a.host_id is not None) or len(holds)
 
-    if all(amount(one.window) >= one.amount for one in found):
+    if all(amount(opening.window) >= opening.amount for opening in found):
         return found
     offered: list[Opening] = []
     best = before = 0
@@ -295,8 +295,8 @@ class Drafts:
     ) -> Lease:
         now = self._context.ledger.now()
         start, end, before_end = dates.dates(wanted, now, self._before_end_default())
-        held = Window(max(start, now), end + self._context.cleaning())
-        if end <= held.start:
+        window = Window(max(start, now), end + self._context.cleaning())
+        if end <= window.start:
             raise InvalidInput("end_date: the lease would end before it can start")
         lease = Lease(
             id=wanted.id,
@@ -314,7 +314,7 @@ class Drafts:
                 taken = [a for r in planned for a in r.allocations]
                 wish = Wish(
                     spec,
-                    held,
+                    window,
                     caller.project_id,
                     order=order,
                     lease_id=lease.id,
@@ -367,24 +367,26 @@ class Drafts:
         held = {r.id: r for r in old.reservations}
         if reservation_id not in held or host_id not in held[reservation_id].host_ids():
             raise InvalidInput(f"reservation {reservation_id} does not hold host {host_id}")
-        mine = held[reservation_id]
-        kept = tuple(a for a in mine.allocations if a.host_id != host_id)
-        window = next(a.held for a in mine.allocations if a.host_id == host_id)
-        resource = self._resource(mine.resource_type)
+        reservation = held[reservation_id]
+        kept = tuple(a for a in reservation.allocations if a.host_id != host_id)
+        window = next(a.held for a in reservation.allocations if a.host_id == host_id)
+        resource = self._resource(reservation.resource_type)
 
         def draft(look: _PlanInput) -> Lease:
-            others = [a for r in old.reservations if r.id != mine.id for a in r.allocations]
+            others = [a for r in old.reservations if r.id != reservation.id for a in r.allocations]
             stock = (
                 look.stock.without_holds(old.allocations())
                 .with_holds(others)
                 .excluding_hosts([host_id])
                 .ignoring_spares(())
             )
-            left = replace(mine, allocations=kept)
-            wish = Wish(mine.spec, window, old.project_id, left, order, old.id, _things(others))
+            left = replace(reservation, allocations=kept)
+            wish = Wish(
+                reservation.spec, window, old.project_id, left, order, old.id, _things(others)
+            )
             holds = self._plan(resource, wish, replace(look, stock=stock))
-            moved = replace(mine, allocations=holds)
-            reservations = tuple(moved if r.id == mine.id else r for r in old.reservations)
+            moved = replace(reservation, allocations=holds)
+            reservations = tuple(moved if r.id == reservation.id else r for r in old.reservations)
             return replace(old, reservations=reservations)
 
         return self._made_sure(draft)
@@ -490,7 +492,9 @@ class Drafts:
         )
         sentences = [refused.message]
         if obstacles:
-            sentences.append(f"in the way: {', '.join(_said(one) for one in obstacles[:3])}")
+            sentences.append(
+                f"in the way: {', '.join(_said(obstacle) for obstacle in obstacles[:3])}"
+            )
         earliest = None
         if not wish.is_active:
             again = replace(wish, reservation=None)
@@ -506,7 +510,7 @@ class Drafts:
         return type(refused)(
             "; ".join(sentences),
             **details,
-            obstacles=[_plain(one) for one in obstacles],
+            obstacles=[_plain(obstacle) for obstacle in obstacles],
             earliest=_dates(earliest) if earliest else None,
         )
 
@@ -528,7 +532,7 @@ def _within(inner: Window, outer: Window) -> bool:
 
 
 def _things(allocations: Iterable[Allocation]) -> frozenset[str]:
-    return frozenset(one.thing for one in allocations if one.thing is not None)
+    return frozenset(allocation.thing for allocation in allocations if allocation.thing is not None)
 
 
 def _said(obstacle: Obstacle) -> str:

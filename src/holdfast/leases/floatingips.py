@@ -25,9 +25,9 @@ class FloatingIps:
         except NotFound as unknown:
             raise NotFound(f"Object with {{'network_id': {network_id!r}}} not found") from unknown
         subnet = home(subnets, network_id, wanted)
-        made = FloatingIp.of(network_id, subnet.id, str(wanted))
-        self._ledger.enrol_floatingip(made)
-        return made.id
+        floating_ip = FloatingIp.of(network_id, subnet.id, str(wanted))
+        self._ledger.enrol_floatingip(floating_ip)
+        return floating_ip.id
 
     def withdraw(self, floatingip_id: str) -> None:
         self._ledger.withdraw_floatingip(floatingip_id)

@@ -38,19 +38,19 @@ class Hosts:
     def enrol(self, name: str, capabilities: Mapping[str, str]) -> tuple[int, str]:
         """Start to enrol a host of the cloud; return its id, and the key of the operation."""
         check_capabilities(capabilities)
-        found = self._context.cloud.hosts.find(name)
-        servers = self._context.in_the_way(self._context.cloud, found.service_host)
+        cloud_host = self._context.cloud.hosts.find(name)
+        servers = self._context.in_the_way(self._context.cloud, cloud_host.service_host)
         if servers:
             raise HostInUse(
-                f"host {found.hypervisor_hostname} has {len(servers)} servers;"
+                f"host {cloud_host.hypervisor_hostname} has {len(servers)} servers;"
                 " move them away before it can be reserved"
             )
         work = Work(
-            put=self._operations(ENROL, found.uuid, found.service_host),
+            put=self._operations(ENROL, cloud_host.uuid, cloud_host.service_host),
             cancel=frozenset({WITHDRAW, RETURN}),
         )
-        host = self._context.ledger.enrol(found, self._region, capabilities, work)
-        return host.id, f"{ENROL}/{found.uuid}"
+        host = self._context.ledger.enrol(cloud_host, self._region, capabilities, work)
+        return host.id, f"{ENROL}/{cloud_host.uuid}"
 
     def describe(self, host_id: int, capabilities: Mapping[str, str | None]) -> None:
         if not capabilities:
@@ -337,18 +337,18 @@ class HostsRefresh:
         """Read a host from the cloud; after a DriverError the next run continues with the next
         host."""
         try:
-            found = cloud.hosts.find(host.hypervisor_hostname)
+            cloud_host = cloud.hosts.find(host.hypervisor_hostname)
         except (NotFound, Conflict) as lost:
             LOG.warning("host %s: not read again: %s", host.hypervisor_hostname, lost.message)
             return
-        if found.uuid != host.uuid:
+        if cloud_host.uuid != host.uuid:
             LOG.warning(
                 "host %s is another one now (%s, not %s): withdraw it and enrol it again",
-                *(host.hypervisor_hostname, found.uuid, host.uuid),
+                *(host.hypervisor_hostname, cloud_host.uuid, host.uuid),
             )
             return
         self._round.seen += 1
-        if self._context.ledger.refresh(host.id, found):
+        if self._context.ledger.refresh(host.id, cloud_host):
             self._round.changed += 1
             LOG.info("host %s: the cloud describes it anew", host.hypervisor_hostname)
 

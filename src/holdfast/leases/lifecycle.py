@@ -138,10 +138,10 @@ class _LeaseWork:
     ) -> None:
         """Save the lease, and its events, in the same transaction."""
         old, now = self.lease(run), self.context.ledger.now()
-        told = self.context.announcer.health(old, new, now)
+        operations = self.context.announcer.health(old, new, now)
         if event:
-            told += self.context.announcer.work(event, new, now)
-        work = _with(work or Work(), *told)
+            operations += self.context.announcer.work(event, new, now)
+        work = _with(work or Work(), *operations)
         run.memo["lease"] = self.context.ledger.save(old, new, claim=run.claim, say=say, work=work)
 
     def each(self, verb: str) -> Callable[[Run], str]:
@@ -295,10 +295,12 @@ class LeaseBeforeEnd(_Aside):
 
     def notify(self, run: Run) -> str:
         lease, now = self.lease(run), self.context.ledger.now()
-        told = self.context.announcer.work(event_name(self.name), lease, now)
-        if not told:
+        operations = self.context.announcer.work(event_name(self.name), lease, now)
+        if not operations:
             return "nobody wants to hear of it"
-        self.save(run, lease, "", Work(put=told))  # a second attempt finds the rows of the first
+        self.save(
+            run, lease, "", Work(put=operations)
+        )  # a second attempt finds the rows of the first
         return "those who want to hear of it will"
 
 
@@ -334,8 +336,8 @@ class LeaseDelete(_LeaseWork):
         except NotFound:
             return "the lease is gone"
         said, now = f"lease {lease.name} deleted", self.context.ledger.now()
-        told = self.context.announcer.work("lease.delete", lease, now)
-        work = Work(add=tuple(told))
+        operations = self.context.announcer.work("lease.delete", lease, now)
+        work = Work(add=tuple(operations))
         # `put`: for a lease without reservations nothing shows whether its end was already
         # announced.
         work = replace(work, put=(*work.put, *self.context.enforcement.end_work(lease, now)))

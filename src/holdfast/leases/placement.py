@@ -185,10 +185,12 @@ def choose(request: HostRequest, stock: CapacitySnapshot, order: Order = BY_ID) 
     kept = kept[:wanted]
     more = wanted - len(kept)
     hosts = matching(request, stock)
-    found = list(_candidates(request, hosts, stock, set(kept), more, order)) if more else []
-    if len(kept) + len(found) < request.low:
-        return _too_few(request, hosts, stock, len(kept) + len(found))
-    chosen = arranged(request, [stock.hosts[i] for i in kept], _ranked(found, more, order), more)
+    candidates = list(_candidates(request, hosts, stock, set(kept), more, order)) if more else []
+    if len(kept) + len(candidates) < request.low:
+        return _too_few(request, hosts, stock, len(kept) + len(candidates))
+    chosen = arranged(
+        request, [stock.hosts[i] for i in kept], _ranked(candidates, more, order), more
+    )
     return Choice((*kept, *(host.id for host in chosen)))
 
 

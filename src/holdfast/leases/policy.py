@@ -147,7 +147,7 @@ class Enforcement:
         if _is_over(lease) or not any(self._wants_end(name) for name in self._names()):
             return ()
         key = f"{ON_END}/{lease.id}"
-        told = Operation(
+        operation = Operation(
             id=str(uuid.uuid5(_NAMES, key)),
             kind=ON_END,
             subject=f"enforce:{lease.id}",
@@ -156,7 +156,7 @@ class Enforcement:
             next_try_at=now,
             payload={"lease": lease_model.to_plain(lease), "ended_at": now.isoformat()},
         )
-        return (told,)
+        return (operation,)
 
     def kinds(self) -> dict[str, Kind]:
         return {ON_END: _OnEnd(self)}
@@ -167,8 +167,8 @@ class Enforcement:
             self._find(name)
 
     def enders(self) -> list[Filter]:
-        found = [self._find(name) for name in self._names()]
-        return [one for one in found if one.wants_end]
+        filters = [self._find(name) for name in self._names()]
+        return [one for one in filters if one.wants_end]
 
     def _names(self) -> list[str]:
         return list(dict.fromkeys(self._settings.enabled_filters))
@@ -252,12 +252,15 @@ def _missing(name: str) -> Filter:
 
 def _matter(lease: Lease) -> Any:
     """Return the parts of a lease with a cost: dates and reservations."""
-    held = [(one.resource_type, dict(one.spec), one.allocations) for one in lease.reservations]
+    held = [
+        (reservation.resource_type, dict(reservation.spec), reservation.allocations)
+        for reservation in lease.reservations
+    ]
     return lease.start, lease.end, held
 
 
 def _is_over(lease: Lease) -> bool:
-    gone = [one.status == "deleted" for one in lease.reservations]
+    gone = [reservation.status == "deleted" for reservation in lease.reservations]
     return lease.status == "TERMINATED" or (bool(gone) and all(gone))
 
 

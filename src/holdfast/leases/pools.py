@@ -39,17 +39,17 @@ def ensure(pools: Pools, name: str, metadata: Mapping[str, str]) -> Pool:
     A cloud may create a pool in one call and set its metadata in a second. A manager that died
     in between left a pool without an owner.
     """
-    found = pools.find(name)
-    if found is None:
+    pool = pools.find(name)
+    if pool is None:
         try:
             return pools.create(name, metadata)
         except Conflict:  # made by an earlier call of ours whose answer was lost
-            found = pools.find(name)
-            if found is None:
+            pool = pools.find(name)
+            if pool is None:
                 raise
-    if metadata.items() - found.metadata.items():
-        pools.set_metadata(found.id, {**found.metadata, **metadata})
-    return found
+    if metadata.items() - pool.metadata.items():
+        pools.set_metadata(pool.id, {**pool.metadata, **metadata})
+    return pool
 
 
 def shut(pools: Pools, pool: Pool) -> None:

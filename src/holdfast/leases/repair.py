@@ -51,7 +51,7 @@ def affected_reservations(
 
     `until` limits the start of leases to consider.
     """
-    found: list[AffectedReservation] = []
+    reservations: list[AffectedReservation] = []
     for lease in leases:
         if lease.status not in _LIVE or (until and lease.start >= until):
             continue
@@ -60,26 +60,26 @@ def affected_reservations(
                 a for a in reservation.allocations if a.host_id in failed and a.held.end > now
             )
             if lost and reservation.status == _LIVE[lease.status]:
-                found.append(
+                reservations.append(
                     AffectedReservation(
                         lease, reservation, lost, priorities.get(lease.project_id, 0)
                     )
                 )
-    return found
+    return reservations
 
 
 def repaired(lease: Lease, mended: Iterable[RepairResult], failed: Collection[int]) -> Lease:
     """Return the lease with replacements, and with flags for the owner."""
-    by_id = {one.hurt.reservation.id: one for one in mended}
+    by_id = {repair_result.hurt.reservation.id: repair_result for repair_result in mended}
 
     def after(reservation: Reservation) -> Reservation:
         one = by_id.get(reservation.id)
         if one is None and LOST not in reservation.made:
             return reservation  # beyond the horizon: not planned yet
         if one is not None and one.found:
-            held = (*one.kept, *_left(one), *one.found)
+            allocations = (*one.kept, *_left(one), *one.found)
             changed = reservation.resources_changed or one.hurt.is_active
-            reservation = replace(reservation, allocations=held, resources_changed=changed)
+            reservation = replace(reservation, allocations=allocations, resources_changed=changed)
         return _flagged(reservation, failed)
 
     reservations = tuple(map(after, lease.reservations))
@@ -108,15 +108,17 @@ def _left(mended: RepairResult) -> tuple[Allocation, ...]:
     """Return the lost allocations without a replacement."""
     found = sum(a.slots or 1 for a in mended.found)
     left: list[Allocation] = []
-    for one in mended.hurt.lost:
-        units = one.slots or 1
+    for allocation in mended.hurt.lost:
+        units = allocation.slots or 1
         gone = min(units, found)
         found -= gone
         if gone == 0:
-            left.append(one)
+            left.append(allocation)
         elif gone < units:
-            takes = {name: amount // units * (units - gone) for name, amount in one.takes.items()}
-            left.append(replace(one, slots=units - gone, takes=takes))
+            takes = {
+                name: amount // units * (units - gone) for name, amount in allocation.takes.items()
+            }
+            left.append(replace(allocation, slots=units - gone, takes=takes))
     return tuple(left)
 
 
@@ -295,12 +297,16 @@ class Repairs:
         lease = ledger.lease(lease_id)
         if not caller.may_see(lease.project_id):
             raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
-        seen = tuple(replace(r, resources_changed=False) for r in lease.reservations)
-        new = replace(lease, reservations=seen, degraded=any(r.missing_resources for r in seen))
+        reservations = tuple(replace(r, resources_changed=False) for r in lease.reservations)
+        new = replace(
+            lease,
+            reservations=reservations,
+            degraded=any(r.missing_resources for r in reservations),
+        )
         if new != lease:
-            told = self._context.announcer.changed(lease, new, ledger.now())
+            operations = self._context.announcer.changed(lease, new, ledger.now())
             said = f"lease {lease.name}: its owner has seen that it got something else"
-            ledger.save(lease, new, work=Work(add=told), say=said)
+            ledger.save(lease, new, work=Work(add=operations), say=said)
 
     # Shared by the job and the commands.
 
@@ -310,14 +316,14 @@ class Repairs:
         hold(PORTION_S)
         if not ledger.needs_repair():
             return "nothing is hurt", self._settings.repair_interval_s
-        known = ledger.enrolled()
-        failed = {host.id for host in known if not host.usable}
-        self._hosts.keep_back((one for one in known if one.id in failed and one.reservable), hold)
-        self._hosts.let_back((one for one in known if one.usable and not one.reservable), hold)
+        hosts = ledger.enrolled()
+        failed = {host.id for host in hosts if not host.usable}
+        self._hosts.keep_back((one for one in hosts if one.id in failed and one.reservable), hold)
+        self._hosts.let_back((one for one in hosts if one.usable and not one.reservable), hold)
         leases = ledger.leases_on(failed, flagged=True)
         if not leases:
             return "nothing is hurt", self._settings.repair_interval_s
-        waiting, why = self._waiting(known, failed)
+        waiting, why = self._waiting(hosts, failed)
         with _kept(hold):
             plan = self._plan(leases, failed - waiting)
         lost = self._carry_out(leases, plan, failed, hold)
@@ -356,8 +362,8 @@ class Repairs:
     ) -> int:
         """Save each changed lease; return how many another writer changed meanwhile."""
         by_lease: dict[str, list[RepairResult]] = {}
-        for one in plan:
-            by_lease.setdefault(one.hurt.lease.id, []).append(one)
+        for repair_result in plan:
+            by_lease.setdefault(repair_result.hurt.lease.id, []).append(repair_result)
         changes = [
             self._change(old, new)
             for old in leases
@@ -377,9 +383,12 @@ class Repairs:
             # hosts.
             due = ((APPLY, now), (END, new.end))
             put = tuple(lease_work(self._new_id(), new.id, kind, at) for kind, at in due)
-        told = tuple(self._context.announcer.health(old, new, now))
+        operations = tuple(self._context.announcer.health(old, new, now))
         return Change(
-            old, new, Work(add=told, put=put) if told or put else None, sentence(old, new)
+            old,
+            new,
+            Work(add=operations, put=put) if operations or put else None,
+            sentence(old, new),
         )
 
     def _save(self, changes: Sequence[Change]) -> int:
@@ -390,11 +399,11 @@ class Repairs:
             return 0
         except StaleWrite as some:
             LOG.info("repair: %s", some.message)
-        for one in changes:
+        for change in changes:
             try:
-                ledger.save_many([one])
+                ledger.save_many([change])
             except StaleWrite as stale:
-                LOG.info("lease %s is not repaired yet: %s", one.old.id, stale.message)
+                LOG.info("lease %s is not repaired yet: %s", change.old.id, stale.message)
                 beaten += 1
         return beaten
 
@@ -408,11 +417,16 @@ class Repairs:
         plan = self._plan(leases, failed, all_ahead=True)
         stock = self._context.ledger.stock().excluding_hosts(failed)
         now = self._context.ledger.now().timestamp()
-        taken = {a.host_id for one in plan if one.hurt.is_active for a in one.found}
+        taken = {
+            a.host_id
+            for repair_result in plan
+            if repair_result.hurt.is_active
+            for a in repair_result.found
+        }
         free = sum(stock.line(i).is_free(now, now + 1) for i in stock.hosts if i not in taken)
         return RepairReport(
             failed=tuple(sorted(names[i] for i in failed)),
-            moves=tuple(move(one, names) for one in plan),
+            moves=tuple(move(repair_result, names) for repair_result in plan),
             held=why if waiting else "",
             usable=len(stock.hosts),
             free=free,
@@ -429,8 +443,8 @@ class Repairs:
         return found
 
     def _said(self, plan: Sequence[RepairResult], why: str, beaten: int) -> str:
-        moved = sum(bool(one.found) for one in plan)
-        short = sum(bool(one.short) for one in plan)
+        moved = sum(bool(repair_result.found) for repair_result in plan)
+        short = sum(bool(repair_result.short) for repair_result in plan)
         said = f"{moved} reservations moved, {short} miss something still"
         if beaten:
             said += f"; {beaten} leases changed meanwhile, looked at again"

@@ -59,15 +59,15 @@ class Free:
 
 def free_hosts(needs: Sequence[Need], stock: CapacitySnapshot) -> list[Free]:
     """Find the free hosts of each need, without the other needs."""
-    found: dict[int, Free] = {}
+    frees: dict[int, Free] = {}
     enough = crowd(needs, range(len(needs)))
     for group in _alike(needs):
         where, size = needs[group[0]].where, needs[group[0]].size
         hosts = stock.matching(where, functools.partial(matches, wanted=where))
-        found.update(
+        frees.update(
             zip(group, _Group(needs, group, hosts, enough).search(stock, size), strict=True)
         )
-    return [found[index] for index in range(len(needs))]
+    return [frees[index] for index in range(len(needs))]
 
 
 def demand(frees: Sequence[Free]) -> Counter[int]:

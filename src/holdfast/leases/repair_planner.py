@@ -63,8 +63,8 @@ class AffectedReservation:
         ahead = [a.held for a in self.lost if a.held.end > now]
         if not ahead:
             return None
-        start = max(now, min(held.start for held in ahead))
-        return Window(start, max(held.end for held in ahead))
+        start = max(now, min(window.start for window in ahead))
+        return Window(start, max(window.end for window in ahead))
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ class RepairPlan:
     @property
     def moved(self) -> int:
         """The number of reservations with replacements."""
-        return sum(bool(one.found) for one in self.mended)
+        return sum(bool(repair_result.found) for repair_result in self.mended)
 
     @property
     def short(self) -> int:
         """The number of reservations still missing something."""
-        return sum(bool(one.short) for one in self.mended)
+        return sum(bool(repair_result.short) for repair_result in self.mended)
 
     @property
     def whole(self) -> int:
@@ -104,7 +104,7 @@ class RepairPlan:
     @property
     def untouched(self) -> int:
         """The number of unchanged reservations: nothing found, or nothing needed."""
-        return sum(not one.found for one in self.mended)
+        return sum(not repair_result.found for repair_result in self.mended)
 
     def __str__(self) -> str:
         return (

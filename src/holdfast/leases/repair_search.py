@@ -227,10 +227,10 @@ def _groups(jobs: Sequence[Job], board: Board) -> Iterator[list[Job]]:
             if until > need.start:
                 parent[root(index)] = root(whom)
             last[place] = (max(until, need.end), index)
-    found: dict[int, list[Job]] = {}
+    jobses: dict[int, list[Job]] = {}
     for index, job in enumerate(jobs):
-        found.setdefault(root(index), []).append(job)
-    yield from found.values()
+        jobses.setdefault(root(index), []).append(job)
+    yield from jobses.values()
 
 
 def _fill(group: Sequence[Job], board: Board) -> None:

@@ -63,7 +63,7 @@ def table(
         "at": snapshot.at.isoformat(),
         "pass_id": snapshot.pass_id,
         "total": len(found),
-        "alarms": sum(one.state in ("firing", "no_data") for one in alarms),
+        "alarms": sum(transition.state in ("firing", "no_data") for transition in alarms),
         "node": _node(snapshot),
         "guests": found[:limit] if limit else found,
     }
@@ -73,14 +73,14 @@ def rows(snapshot: Snapshot, alarms: Sequence[Transition]) -> list[Row]:
     """Build an unsorted row per guest, with the number of its firing or no-data alarms."""
     parts = {kind: _by_guest(snapshot, kind) for kind in (DISK, NIC)}
     raised = Counter(
-        one.entity.partition("/")[0]
-        for one in alarms
-        if one.kind != HOST and one.state in ("firing", "no_data")
+        transition.entity.partition("/")[0]
+        for transition in alarms
+        if transition.kind != HOST and transition.state in ("firing", "no_data")
     )
     return [
-        {**_row(one, {kind: by.get(one.entity.id, []) for kind, by in parts.items()}),
-         "alarms": raised.get(one.entity.id, 0)}
-        for one in _readings(snapshot, GUEST)
+        {**_row(reading, {kind: by.get(reading.entity.id, []) for kind, by in parts.items()}),
+         "alarms": raised.get(reading.entity.id, 0)}
+        for reading in _readings(snapshot, GUEST)
     ]  # fmt: skip
 
 
@@ -141,10 +141,10 @@ def _sum(known: Sequence[Mapping[str, float]], field: str) -> float | None:
 
 
 def _by_guest(snapshot: Snapshot, kind: str) -> dict[str, list[Reading]]:
-    found: dict[str, list[Reading]] = defaultdict(list)
+    readingses: dict[str, list[Reading]] = defaultdict(list)
     for reading in _readings(snapshot, kind):
-        found[reading.entity.guest].append(reading)
-    return found
+        readingses[reading.entity.guest].append(reading)
+    return readingses
 
 
 def _readings(snapshot: Snapshot, kind: str) -> Sequence[Reading]:

@@ -278,12 +278,12 @@ def _waited(
     if len(earlier) != len(now.vcpus):
         return frozenset({"steal_ratio"})
     total = 0.0
-    for one, other in zip(now.vcpus, earlier, strict=True):
-        waited = one.delay_ns - other.delay_ns
-        if one.number != other.number or waited < 0 or one.time_ns < other.time_ns:
+    for vcpu, other in zip(now.vcpus, earlier, strict=True):
+        waited = vcpu.delay_ns - other.delay_ns
+        if vcpu.number != other.number or waited < 0 or vcpu.time_ns < other.time_ns:
             values[RESET] = 1.0
             return frozenset({"steal_ratio"})
-        values[vcpu_names(one.number)[2]] = waited / elapsed_ns
+        values[vcpu_names(vcpu.number)[2]] = waited / elapsed_ns
         total += waited
     values["steal_ratio"] = total / elapsed_ns / len(earlier)
     return NOTHING
@@ -518,8 +518,8 @@ class Collector:
         for uuid in [one for one in self._kept if one not in roster.guests]:
             why = roster.left.get(uuid, "gone")
             known = self._kept.pop(uuid).entities
-            for one in (known.guest, *known.disks.values(), *known.nics.values()):
-                gone[one.id] = why
+            for entity in (known.guest, *known.disks.values(), *known.nics.values()):
+                gone[entity.id] = why
         return gone
 
     # values and rates
@@ -580,8 +580,8 @@ def promised(roster: Roster, disk_bytes: Mapping[str, float]) -> Made:
     """Sum vCPUs, memory and disk space of all servers defined on the host, running or not."""
     defined, running = roster.defined, roster.guests.values()
     values: dict[str, float] = {
-        "vms_running": sum(one.state == RUNNING for one in running),
-        "vcpus_allocated": sum(one.facts.vcpus for one in running),
+        "vms_running": sum(guest.state == RUNNING for guest in running),
+        "vcpus_allocated": sum(guest.facts.vcpus for guest in running),
         "vms_defined": len(defined),
         "vcpus_promised": sum(one.vcpus for one in defined.values()),
         "mem_promised_bytes": sum(one.memory_kib for one in defined.values()) * 1024,
@@ -611,8 +611,8 @@ def _take_disks(kept: _Kept, stats: Stats) -> None:
 
 def _detach(kept: _Kept) -> None:
     """Forget disks and interfaces that the guest no longer has."""
-    disks = {one.target for one in kept.facts.disks}
-    nics = {one.key for one in kept.facts.nics}
+    disks = {disk.target for disk in kept.facts.disks}
+    nics = {nic.key for nic in kept.facts.nics}
     for known in (kept.disks, kept.made_disks):
         for target in known.keys() - disks:
             del known[target]
@@ -637,27 +637,27 @@ def _guest(kept: _Kept, stale: str) -> Reading:
 
 
 def _collect_disks(kept: _Kept, guest: Guest, stale: str, said: Said, now: float) -> list[Reading]:
-    found = []
+    readings = []
     for disk in guest.facts.disks:
         made = kept.made_disks.get(disk.target)
         entity = kept.entities.disks[disk.target]
         if made is None:
-            found.append(Reading(entity, {}, DISK_FIELDS, stale or NO_ANSWER))
+            readings.append(Reading(entity, {}, DISK_FIELDS, stale or NO_ANSWER))
             continue
         is_old = now - kept.disks[disk.target][0] > 2 * said.interval_s
-        found.append(
+        readings.append(
             Reading(entity, made.values, made.missing, stale or (NO_ANSWER if is_old else ""))
         )
-    return found
+    return readings
 
 
 def _nics(kept: _Kept, guest: Guest, look: HostCounters, stale: str) -> list[Reading]:
-    found = []
+    readings = []
     for nic in guest.facts.nics:
         made = kept.made_links.get(nic.key, Made({}, NIC_FIELDS))
         why = stale or ("" if nic.ifname in look.links else NO_LINK)
-        found.append(Reading(kept.entities.nics[nic.key], made.values, made.missing, why))
-    return found
+        readings.append(Reading(kept.entities.nics[nic.key], made.values, made.missing, why))
+    return readings
 
 
 def _settle(kept: _Kept) -> None:
@@ -673,7 +673,7 @@ def _of_the_kernel(guests: list[Reading]) -> frozenset[str]:
     """
     names = {"rss_kib", "balloon_current_kib", "balloon_maximum_kib"}
     names |= {"cpu_time_ns", "cpu_user_ns", "cpu_system_ns", "vcpus", *PROCESS_RATES}
-    most = max((int(one.values.get("vcpus", 0)) for one in guests), default=0)
+    most = max((int(reading.values.get("vcpus", 0)) for reading in guests), default=0)
     for number in range(most):
         names.update(vcpu_names(number))
     return frozenset(names)

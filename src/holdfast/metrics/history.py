@@ -114,8 +114,8 @@ def after(hour: Hour, last: int) -> Hour:
     if not cut:
         return hour
     lines = [
-        replace(one, values={name: points[cut:] for name, points in one.values.items()})
-        for one in hour.lines
+        replace(line, values={name: points[cut:] for name, points in line.values.items()})
+        for line in hour.lines
     ]
     return replace(hour, begin=hour.begin + cut, points=hour.points - cut, lines=tuple(lines))
 
@@ -133,7 +133,7 @@ def merged(old: Hour, new: Hour) -> Hour:
         return _kept(new)
     end = new.end
     begin = max(min(old.begin, new.begin), end - POINTS)
-    was = {(one.kind, one.id): one for one in old.lines}
+    was = {(line.kind, line.id): line for line in old.lines}
     lines = []
     for one in new.lines:
         before = was.pop((one.kind, one.id), None)
@@ -162,7 +162,7 @@ def _kept(hour: Hour) -> Hour:
     """Keep the last hour, and the first `MOST_LINES` lines that have a known point."""
     if hour.points > POINTS:
         hour = after(hour, hour.end - POINTS - 1)
-    lines = [one for one in hour.lines if any(map(is_known, one.values.values()))]
+    lines = [line for line in hour.lines if any(map(is_known, line.values.values()))]
     left_out = hour.left_out + max(0, len(lines) - MOST_LINES)
     return replace(hour, lines=tuple(lines[:MOST_LINES]), left_out=left_out)
 
@@ -185,7 +185,7 @@ def plain(hour: Hour) -> dict[str, Any]:
     return {
         "begin": hour.begin,
         "points": hour.points,
-        "lines": [_plain_line(one) for one in hour.lines],
+        "lines": [_plain_line(line) for line in hour.lines],
         **({"left_out": hour.left_out} if hour.left_out else {}),
         **({"simulated": True} if hour.simulated else {}),
     }
@@ -209,7 +209,7 @@ def read(said: Any) -> Hour:
     if not isinstance(lines, list) or len(lines) > MOST_LINES:
         raise InvalidInput(f"samples.lines: a list of up to {MOST_LINES} is wanted")
     found = tuple(_line(one, points, f"samples.lines[{n}]") for n, one in enumerate(lines))
-    if len({(one.kind, one.id) for one in found}) < len(found):
+    if len({(line.kind, line.id) for line in found}) < len(found):
         raise InvalidInput("samples.lines: somebody is there twice")
     left_out, simulated = _count(said, "left_out"), said.get("simulated") is True
     return Hour(begin, points, found, left_out, simulated)
@@ -330,7 +330,7 @@ class Recent:
             return NOTHING
         end = points[-1].slot + 1
         begin = max(end - POINTS, 0 if after >= end else after + 1)
-        points = [one for one in points if one.slot >= begin]
+        points = [point for point in points if point.slot >= begin]
         if not points:
             return NOTHING
         begin = points[0].slot

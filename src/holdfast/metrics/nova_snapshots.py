@@ -101,17 +101,17 @@ class NovaSnapshots:
 
     def _of_guests(self, uuids: tuple[str, ...]) -> list[Reading]:
         seen = self._processes(uuids)
-        found = []
+        readings = []
         for uuid in uuids:
             entity = self._guest(uuid, seen.get(uuid))
             if uuid not in seen:
-                found.append(Reading(entity, {}, _PROCESS | collector.PROCESS_RATES, NO_PROCESS))
+                readings.append(Reading(entity, {}, _PROCESS | collector.PROCESS_RATES, NO_PROCESS))
                 continue
             made = collector.process_rates(seen[uuid], self._before.get(uuid), 1)
-            found.append(Reading(entity, made.values, made.missing))
+            readings.append(Reading(entity, made.values, made.missing))
         self._before = seen
-        self._guests = {one.entity.id: one.entity for one in found}
-        return found
+        self._guests = {reading.entity.id: reading.entity for reading in readings}
+        return readings
 
     def _guest(self, uuid: str, process: Process | None) -> Entity:
         """Return the entity of a guest, the same object until something changes.
@@ -120,5 +120,7 @@ class NovaSnapshots:
         """
         vcpus = len(process.vcpus) if process is not None else 0
         about = {"flavor_vcpus": str(vcpus)} if vcpus else {}
-        known = self._guests.get(uuid)
-        return known if known and known.about == about else Entity(GUEST, uuid, uuid, about=about)
+        entity = self._guests.get(uuid)
+        return (
+            entity if entity and entity.about == about else Entity(GUEST, uuid, uuid, about=about)
+        )

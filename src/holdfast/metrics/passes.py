@@ -243,7 +243,7 @@ class MetricsPart(Passes):
 
     def troubles(self) -> dict[str, str]:
         """Return the stages that currently fail, with the reason."""
-        return {name: one.why for name, one in list(self._guards.items()) if one.why}
+        return {name: guard.why for name, guard in list(self._guards.items()) if guard.why}
 
     def _give(self, sink: Sink, snapshot: Snapshot, changes: Sequence[Change]) -> None:
         self._guard(f"sink {sink.name}", lambda: sink.offer(snapshot, changes))
@@ -257,10 +257,10 @@ class MetricsPart(Passes):
 
 def together(changes: Sequence[Change]) -> list[Group]:
     """Group changes by host and project, as the alarm engine groups changes of rules."""
-    found: dict[tuple[str, str], list[Change]] = {}
-    for one in changes:
-        found.setdefault((one.host, one.project), []).append(one)
-    return [Group(host, project, tuple(of)) for (host, project), of in found.items()]
+    changeses: dict[tuple[str, str], list[Change]] = {}
+    for change in changes:
+        changeses.setdefault((change.host, change.project), []).append(change)
+    return [Group(host, project, tuple(of)) for (host, project), of in changeses.items()]
 
 
 class Guard:

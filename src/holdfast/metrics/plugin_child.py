@@ -460,10 +460,10 @@ class Child:
         return _about(place)
 
     def _place(self, message: dict[str, Any]) -> Place:
-        found = self._places.get(message["name"])
-        if found is None:
+        place = self._places.get(message["name"])
+        if place is None:
             raise Conflict(f"plugin {message['name']} is off: enable it first")
-        return found
+        return place
 
     def _close(self, *plugins: Plugin | None) -> int:
         """Close plugins; return how many threads and processes they leave behind."""
@@ -524,10 +524,10 @@ class Child:
     def _turn(self, plugin: Plugin, shared: SharedDicts, slow_s: float, turn_s: float) -> None:
         """Call all callbacks of a plugin and report; building the dicts does not count."""
         plugin.strikes, plugin.notes, plugin.told = [], {}, 0
-        one = shared.snapshot
-        times = (one.pass_id, one.at, one.monotonic, one.elapsed_s)
+        snapshot = shared.snapshot
+        times = (snapshot.pass_id, snapshot.at, snapshot.monotonic, snapshot.elapsed_s)
         version, shadow = plugin.config_version, plugin.shadow
-        ctx = Context(plugin.name, one.host, *times, version, shadow, plugin.note)
+        ctx = Context(plugin.name, snapshot.host, *times, version, shadow, plugin.note)
         turn = Turn(plugin, ctx, slow_s, turn_s)
         for callback in plugin.calls:
             dicts = shared.of(callback.name)
@@ -615,8 +615,12 @@ class Child:
 
     def _only_starter(self) -> Plugin | None:
         """Return the plugin with threads or processes of its own, if it is the only one."""
-        found = [one.current for one in self._places.values() if one.current and one.current.tasks]
-        return found[0] if len(found) == 1 else None
+        plugins = [
+            place.current
+            for place in self._places.values()
+            if place.current and place.current.tasks
+        ]
+        return plugins[0] if len(plugins) == 1 else None
 
     def _tick(self, message: dict[str, Any]) -> None:
         """Report plugins whose threads and processes are many, or use much CPU time."""
@@ -653,7 +657,7 @@ def _about(place: Place) -> dict[str, Any]:
     said: dict[str, Any] = {"before": place.before is not None}
     if place.current is not None:
         said["number"], said["version"] = place.current.number, place.current.config_version
-        said["callbacks"] = [one.name for one in place.current.calls]
+        said["callbacks"] = [callback.name for callback in place.current.calls]
     return said
 
 

@@ -78,9 +78,9 @@ class PluginEvents:
         note = replace(note, about=str(note.about))  # a plugin may pass any type
         key = (note.plugin, note.about, "")
         with self._lock:
-            mine = self._notes.setdefault(note.plugin, {})
-            if len(mine) < MOST_NOTES or key in mine:
-                mine[key] = note
+            notes = self._notes.setdefault(note.plugin, {})
+            if len(notes) < MOST_NOTES or key in notes:
+                notes[key] = note
             else:
                 self.unheard[note.plugin] += 1
 
@@ -107,8 +107,8 @@ class PluginEvents:
     def _hear(self, key: _Key, note: Note, snapshot: Snapshot) -> list[Change]:
         """Raise or extend the alarm of a note; beyond `MOST_STANDING`, raise a storm alarm."""
         now = snapshot.monotonic
-        if (known := self._standing.get(key)) is not None:
-            known.last = now
+        if (standing := self._standing.get(key)) is not None:
+            standing.last = now
             return []
         mine = sum(plugin == note.plugin and not what for plugin, _, what in self._standing)
         if mine >= MOST_STANDING:
@@ -125,27 +125,27 @@ class PluginEvents:
         """Return the guest named by `about`, or the host if there is no such guest."""
         table = snapshot.tables.get(GUEST)
         entities = table.entities if about and table is not None else ()
-        return next((one for one in entities if one.id == about), self._host)
+        return next((entity for entity in entities if entity.id == about), self._host)
 
     def _raise(
         self, key: _Key, note: Note, entity: Entity, snapshot: Snapshot, now: float | None
     ) -> list[Change]:
         if key in self._standing:
             return []
-        known = self._standing[key] = _Standing(note, entity, now)
-        return [_change(key, known, snapshot, RAISED)]
+        standing = self._standing[key] = _Standing(note, entity, now)
+        return [_change(key, standing, snapshot, RAISED)]
 
     def _expire(self, snapshot: Snapshot) -> list[Change]:
         over = [
             key
-            for key, one in self._standing.items()
-            if one.last is not None and snapshot.monotonic - one.last > OVER_S
+            for key, standing in self._standing.items()
+            if standing.last is not None and snapshot.monotonic - standing.last > OVER_S
         ]
         return [change for key in over for change in self._clear(key, snapshot, NO_LONGER)]
 
     def _clear(self, key: _Key, snapshot: Snapshot, reason: str) -> list[Change]:
-        known = self._standing.pop(key, None)
-        return [] if known is None else [_change(key, known, snapshot, CLEARED, reason)]
+        standing = self._standing.pop(key, None)
+        return [] if standing is None else [_change(key, standing, snapshot, CLEARED, reason)]
 
 
 class PluginAlarms:
@@ -156,18 +156,18 @@ class PluginAlarms:
     """
 
     def __init__(self, said: Iterable[Mapping[str, Any]] | None = None) -> None:
-        found = [change_from(one) for one in said or ()]
-        self._standing = {(one.rule, one.entity): one for one in found}
+        changes = [change_from(one) for one in said or ()]
+        self._standing = {(change.rule, change.entity): change for change in changes}
         self._unheard = set(self._standing)  # not repeated since the restart
         self._until: float | None = None
 
     def plain(self) -> list[dict[str, Any]]:
         """Return the standing alarms as JSON objects, to save them."""
-        return [one.plain() for one in self._standing.values()]
+        return [change.plain() for change in self._standing.values()]
 
     def consume(self, changes: Iterable[Change]) -> list[Change]:
         """Filter changes: a raise of an alarm that stood before the restart is dropped."""
-        return [told for one in changes if (told := self._told(one)) is not None]
+        return [told for change in changes if (told := self._told(change)) is not None]
 
     def over(self, snapshot: Snapshot) -> list[Change]:
         """Clear alarms from before a restart that no plugin has repeated."""
@@ -180,8 +180,8 @@ class PluginAlarms:
         left = [self._standing[key] for key in sorted(self._unheard)]
         at, why = snapshot.at, NO_LONGER
         return [
-            replace(one, before=FIRING, state=OK, last_at=at, at=at, reason=why, event=CLEARED)
-            for one in left
+            replace(change, before=FIRING, state=OK, last_at=at, at=at, reason=why, event=CLEARED)
+            for change in left
         ]
 
     def _told(self, change: Change) -> Change | None:

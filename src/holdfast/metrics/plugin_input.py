@@ -84,28 +84,28 @@ def _thawed(value: Any) -> Any:
 
 
 def on_host(snapshot: Snapshot) -> list[Frozen]:
-    return [one for one, _ in _made(snapshot, HOST)]
+    return [frozen for frozen, _ in _made(snapshot, HOST)]
 
 
 def on_cpu(snapshot: Snapshot) -> list[Frozen]:
-    made = []
-    for one, reading in _made(snapshot, GUEST, _CPU):
-        _set(one, "flavor_vcpus", int(reading.entity.about.get("flavor_vcpus", 0)))
-        _set(one, "vcpus", _vcpus(reading))
-        made.append(one)
-    return made
+    frozens = []
+    for frozen, reading in _made(snapshot, GUEST, _CPU):
+        _set(frozen, "flavor_vcpus", int(reading.entity.about.get("flavor_vcpus", 0)))
+        _set(frozen, "vcpus", _vcpus(reading))
+        frozens.append(frozen)
+    return frozens
 
 
 def on_ram(snapshot: Snapshot) -> list[Frozen]:
-    return [one for one, _ in _made(snapshot, GUEST, _RAM)]
+    return [frozen for frozen, _ in _made(snapshot, GUEST, _RAM)]
 
 
 def on_volume(snapshot: Snapshot) -> list[Frozen]:
-    return [one for one, _ in _made(snapshot, DISK)]
+    return [frozen for frozen, _ in _made(snapshot, DISK)]
 
 
 def on_bandwidth(snapshot: Snapshot) -> list[Frozen]:
-    return [one for one, _ in _made(snapshot, NIC)]
+    return [frozen for frozen, _ in _made(snapshot, NIC)]
 
 
 #: Builders by callback name; the dicts are built only if a plugin has the callback.
@@ -137,10 +137,10 @@ class SharedDicts:
 
     def of(self, callback: str) -> list[Frozen]:
         """Return the dicts for a callback; build them on first use."""
-        found = self._made.get(callback)
-        if found is None:
-            found = self._made[callback] = CALLBACKS[callback](self.snapshot)
-        return found
+        frozens = self._made.get(callback)
+        if frozens is None:
+            frozens = self._made[callback] = CALLBACKS[callback](self.snapshot)
+        return frozens
 
 
 def _context(snapshot: Snapshot) -> Frozen:
@@ -160,10 +160,10 @@ def _made(
     """Yield a dict per reading with the fields in `names`, or all fields."""
     table, ctx = snapshot.tables.get(kind), _context(snapshot)
     for reading in table.readings if table is not None else ():
-        one = Frozen(_about(reading.entity))
-        _set(one, "ctx", ctx)
-        _add_numbers(one, reading, names)
-        yield one, reading
+        frozen = Frozen(_about(reading.entity))
+        _set(frozen, "ctx", ctx)
+        _add_numbers(frozen, reading, names)
+        yield frozen, reading
 
 
 #: The constant part of an entity's dicts, by the identity of the entity.
@@ -213,14 +213,14 @@ def _add_numbers(one: Frozen, reading: Reading, names: tuple[str, ...] | None) -
 def _vcpus(reading: Reading) -> tuple[Frozen, ...]:
     """Return a dict per vCPU; vCPU numbers may have gaps."""
     values, state = reading.values, reading.stale or "running"
-    made = []
+    frozens = []
     for number in sorted([_VCPU_OF[name] for name in values if _VCPU_OF[name] >= 0]):
         known = {name: values[key] for name, key in _VCPU_KEYS[number] if key in values}
         lacks = _VCPU_MISSING
         if len(known) < len(_VCPU):
             lacks = (*lacks, *(name for name in _VCPU if name not in known))
-        made.append(Frozen(known, id=number, state=state, missing=lacks))
-    return tuple(made)
+        frozens.append(Frozen(known, id=number, state=state, missing=lacks))
+    return tuple(frozens)
 
 
 class _VcpuOf(dict[str, int]):
@@ -256,14 +256,14 @@ class Encoder:
 
     def encode(self, snapshot: Snapshot, kinds: Collection[str]) -> bytes:
         """Return the tables of these kinds of entities, and the identity of the pass."""
-        known, seen, tables = self._known, dict[int, Entity](), []
+        entities, seen, tables = self._known, dict[int, Entity](), []
         for kind, table in snapshot.tables.items():
             if kind in kinds:
                 rows = [(id(r.entity), r.values, r.missing, r.stale) for r in table.readings]
-                seen.update((id(one), one) for one in table.entities)
+                seen.update((id(entity), entity) for entity in table.entities)
                 tables.append((kind, rows))
-        new = [(key, _plain(one)) for key, one in seen.items() if key not in known]
-        gone = [key for key in known if key not in seen]
+        new = [(key, _plain(entity)) for key, entity in seen.items() if key not in entities]
+        gone = [key for key in entities if key not in seen]
         self._known = seen
         one, at = snapshot, snapshot.at.isoformat()
         about = (one.host, one.pass_id, at, one.monotonic, one.elapsed_s)
@@ -286,9 +286,9 @@ class Decoder:
         for key in gone:
             _ABOUT.pop(id(self._known.pop(key)), None)
         self._known.update((key, Entity(*said)) for key, said in new)
-        known = self._known
+        entities = self._known
         made = {
-            kind: Table(kind, [Reading(known[key], v, m, stale) for key, v, m, stale in rows])
+            kind: Table(kind, [Reading(entities[key], v, m, stale) for key, v, m, stale in rows])
             for kind, rows in tables
         }
         host, pass_id, at, monotonic, elapsed_s = about

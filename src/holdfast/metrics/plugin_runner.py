@@ -253,7 +253,7 @@ class PluginRunner:
         with self._change(name):
             self._slot(name)
             with self._lock:
-                self._slots = {key: one for key, one in self._slots.items() if key != name}
+                self._slots = {key: slot for key, slot in self._slots.items() if key != name}
             if self._process is not None:
                 self._ask({"do": "drop", "name": name})
         self._reports.on(name)
@@ -358,11 +358,11 @@ class PluginRunner:
                 self._changing.discard(name)
 
     def _slot(self, name: str) -> Slot:
-        found = self._slots.get(name)
-        if found is None:
+        slot = self._slots.get(name)
+        if slot is None:
             there = ", ".join(self._slots) or "none"
             raise NotFound(f"there is no plugin {name}: there are {there}")
-        return found
+        return slot
 
     def _loading(self, slot: Slot, anew: bool = False) -> dict[str, Any]:
         """Return the message that loads a plugin's code. HoldfastError if there is none."""
@@ -477,7 +477,7 @@ class PluginRunner:
         return self._not_before - time.monotonic()
 
     def _is_wanted(self) -> bool:
-        return bool(self._requests) or any(one.state == ON for one in self._slots.values())
+        return bool(self._requests) or any(slot.state == ON for slot in self._slots.values())
 
     def _start(self) -> None:
         """Start the process, and load the plugins that are on."""
@@ -529,7 +529,9 @@ class PluginRunner:
             data = self._encoder.encode(snapshot, self._kinds())
             process.write(data)
             # after the end of a process in this pass, some plugins have seen it
-            seen = [one.name for one in self._slots.values() if one.last_pass >= snapshot.pass_id]
+            seen = [
+                slot.name for slot in self._slots.values() if slot.last_pass >= snapshot.pass_id
+            ]
             process.send({"do": "pass", "size": len(data), "seen": seen, **message})
             self._passing, self._told_at = snapshot, now
         elif now - self._told_at > 1.5 * IDLE_S and process.send({"do": "tick", **message}):
@@ -539,7 +541,7 @@ class PluginRunner:
         """Return the kinds of entities that plugins want; all kinds for code on trial."""
         if any(one.message["do"] == "reload" for one in self._sent.values()):
             return set(KINDS.values())
-        wanted = (one.callbacks for one in self._slots.values() if one.state == ON)
+        wanted = (slot.callbacks for slot in self._slots.values() if slot.state == ON)
         return {KINDS[name] for names in wanted for name in names if name in CALLBACKS}
 
     # what the process says

@@ -208,15 +208,15 @@ class CapacitySnapshot:
         `among` restricts the search where only some hosts can pass.
         """
         remembered = (self.revision, key)
-        found = self._matches.get(remembered)
-        if found is None:
+        hosts = self._matches.get(remembered)
+        if hosts is None:
             every = list(self.hosts.values()) if among is None else among()
             passed = [host for host in every if test(host)]
-            found = passed if len(passed) < len(every) else every
+            hosts = passed if len(passed) < len(every) else every
             if len(self._matches) >= MOST_MATCHES:
                 self._matches.clear()
-            self._matches[remembered] = found
-        return found
+            self._matches[remembered] = hosts
+        return hosts
 
     def gaps(self, hosts: Sequence[Host]) -> Iterable["Gaps"]:
         """Return the free gaps of these hosts as arrays, portion by portion."""
@@ -328,13 +328,13 @@ class CapacitySnapshot:
 
 def hold_of(allocation: Allocation) -> Hold:
     takes = None if allocation.slots is None else allocation.takes
-    held = allocation.held
-    return Hold(held.start.timestamp(), held.end.timestamp(), takes)
+    window = allocation.held
+    return Hold(window.start.timestamp(), window.end.timestamp(), takes)
 
 
 def _by_host(allocations: Iterable[Allocation]) -> dict[int, list[Hold]]:
-    found: dict[int, list[Hold]] = {}
+    holdses: dict[int, list[Hold]] = {}
     for allocation in allocations:
         if allocation.host_id is not None:
-            found.setdefault(allocation.host_id, []).append(hold_of(allocation))
-    return found
+            holdses.setdefault(allocation.host_id, []).append(hold_of(allocation))
+    return holdses

@@ -90,7 +90,7 @@ class InvalidDocument(InvalidInput):
 
     def __init__(self, message: str = "", problems: Sequence[Problem] = ()) -> None:
         self.problems = tuple(problems)
-        shown = [{"line": one.line, "text": one.text} for one in self.problems]
+        shown = [{"line": problem.line, "text": problem.text} for problem in self.problems]
         super().__init__(message, **({"problems": shown} if shown else {}))
 
     @classmethod

@@ -79,9 +79,9 @@ class Flat:
         is_held = ends.take(now) < end
         until = begins.take(now + 1, mode="clip")
         until[~is_held | (until <= start)] = -FOREVER
-        known = list(self.places)
+        lines = list(self.places)
         for place in np.flatnonzero(is_held & self._is_tangled):
-            until[place] = _said(known[place], start, end)
+            until[place] = _said(lines[place], start, end)
         return until
 
 

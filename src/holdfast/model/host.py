@@ -132,10 +132,10 @@ class Host:
         """Return the amount available to servers: from Placement inventories when they are
         known."""
         classes, column = AMOUNTS[name]
-        known = [self.inventories[one] for one in classes if one in self.inventories]
-        if not known:
+        inventories = [self.inventories[one] for one in classes if one in self.inventories]
+        if not inventories:
             return int(getattr(self, column))
-        return max(0, sum(inventory.total - inventory.reserved for inventory in known))
+        return max(0, sum(inventory.total - inventory.reserved for inventory in inventories))
 
     def facts(self) -> dict[str, Fact]:
         """Return all facts for property expressions: columns, amounts and extra capabilities."""

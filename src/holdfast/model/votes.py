@@ -406,7 +406,9 @@ def combined(views: Sequence[View], host: str, networks: Sequence[str]) -> dict[
 
 def blind(views: Sequence[View], networks: Sequence[str]) -> list[str]:
     """List the networks that no monitor sees."""
-    seen = {name for view in views for name, one in view.picture.networks.items() if one.sighted}
+    seen = {
+        name for view in views for name, sight in view.picture.networks.items() if sight.sighted
+    }
     return [name for name in networks if name not in seen]
 
 

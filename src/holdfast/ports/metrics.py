@@ -77,10 +77,10 @@ class Table:
         """Make a table; `fresh` names the metrics read in this pass, None means all."""
         self.kind = kind
         self.readings = tuple(readings)
-        self.entities = tuple(one.entity for one in self.readings)
+        self.entities = tuple(reading.entity for reading in self.readings)
         self.fresh = fresh
-        self._rows = [one.values for one in self.readings]
-        self._stale = [row for row, one in enumerate(self.readings) if one.stale]
+        self._rows = [reading.values for reading in self.readings]
+        self._stale = [row for row, reading in enumerate(self.readings) if reading.stale]
         self._columns: dict[str, Sequence[float]] = {}
 
     def is_fresh(self, field: str) -> bool:
@@ -120,7 +120,10 @@ class Table:
 
     def unread(self, why: str) -> "Table":
         """Return the same entities with all readings marked stale."""
-        readings = [Reading(one.entity, one.values, one.missing, why) for one in self.readings]
+        readings = [
+            Reading(reading.entity, reading.values, reading.missing, why)
+            for reading in self.readings
+        ]
         return Table(self.kind, readings, self.fresh)
 
 

@@ -140,8 +140,8 @@ class AlarmAction:
 
     def _disable(self, run: Run, alarm: Alarm) -> str:
         services, host = self._context.guarded_cloud(run).services, str(alarm["host"])
-        for one in services.list():
-            if same(one.host, host) and not one.enabled:
+        for service in services.list():
+            if same(service.host, host) and not service.enabled:
                 return f"{host} takes no new servers already"
         services.disable(host, f"alarm {alarm['rule']} ({alarm['id']})")
         return f"{host} takes no new servers"
@@ -202,7 +202,7 @@ class AlarmAction:
     def _say(self, alarm: Alarm, verdict: str, reason: str) -> None:
         now = self._context.incidents.now()
         source = f"{SOURCE}:{alarm['rule']}"[:64]
-        seen = StatusReport(
+        status_report = StatusReport(
             host=str(alarm["host"]),
             source=source,
             verdict=verdict,
@@ -210,7 +210,7 @@ class AlarmAction:
             reason=reason,
             decisive=verdict == DOWN,
         )
-        self._context.see([seen])
+        self._context.see([status_report])
         self._context.wake()
 
     # reads

@@ -35,7 +35,9 @@ class Recovery(IncidentWork[P]):
             return "asked before"
         view = self.view(run, incident)
         verdicts = judge(incident, view)
-        no = first_denial([one for one in verdicts if not one.brief]) or first_denial(verdicts)
+        no = first_denial([verdict for verdict in verdicts if not verdict.brief]) or first_denial(
+            verdicts
+        )
         if no is not None and no.brief and incident.status != HELD:
             raise NotYet(no.sentence, no.again_s)
         if no is not None and not no.final:
@@ -57,21 +59,25 @@ class Recovery(IncidentWork[P]):
         People hear of a contradicted failure only after TOLD_AFTER_S seconds, because most
         contradictions end by themselves.
         """
-        context, now, told = self.context, self.context.incidents.now(), tuple[Operation, ...]()
+        context, now, operations = (
+            self.context,
+            self.context.incidents.now(),
+            tuple[Operation, ...](),
+        )
         held = replace(incident, status=HELD, sentence=change.sentence or "")
         since = incident.progress.held_since if incident.status == HELD else None
         held_since = since or now
         waits = no.guard == STILL_DOWN and now < held_since + timedelta(seconds=TOLD_AFTER_S)
         was_told = incident.status == HELD and incident.progress.held_told
         if not waits and not was_told:
-            told = tuple(context.announce("incident.held", held, now))
-        is_told = bool(was_told or told or not waits)
+            operations = tuple(context.announce("incident.held", held, now))
+        is_told = bool(was_told or operations or not waits)
 
         def edit(one: Progress) -> Progress:
             return replace(one, held_since=held_since, held_told=is_told)
 
         changed = replace(change, edit=edit)
-        run.memo["incident"] = context.incidents.change(incident.id, changed, run.claim, told)
+        run.memo["incident"] = context.incidents.change(incident.id, changed, run.claim, operations)
 
     def view(self, run: Run, incident: Incident) -> View:
         context = self.context
@@ -102,8 +108,8 @@ class Recovery(IncidentWork[P]):
         ends = replace(
             incident, status=status, sentence=change.sentence or incident.sentence, closed_at=now
         )
-        told = context.announce(f"incident.{status}", ends, now)
-        closed = context.incidents.close(incident.id, change, run.claim, (*then, *told))
+        operations = context.announce(f"incident.{status}", ends, now)
+        closed = context.incidents.close(incident.id, change, run.claim, (*then, *operations))
         run.memo["incident"] = closed
         return closed.sentence
 

@@ -141,8 +141,8 @@ class IncidentWork(Generic[P]):
             run.memo["incident"] = self.context.incidents.incident(
                 run.operation.payload["incident"]
             )
-        found: Incident = run.memo["incident"]
-        return found
+        incident: Incident = run.memo["incident"]
+        return incident
 
     def note(
         self,
@@ -162,8 +162,8 @@ class IncidentWork(Generic[P]):
         if sentence in (None, old.sentence) and change.edit(old.details) == old.details:
             return old
         run.memo["incident"] = self.context.incidents.change(old.id, change, run.claim, told)
-        found: Incident = run.memo["incident"]
-        return found
+        incident: Incident = run.memo["incident"]
+        return incident
 
     def own(self) -> Sequence[Step]:
         """The built-in steps, without the steps of the site."""
@@ -248,8 +248,8 @@ class CloudCache:
                 return True
             if asked < came - self._fresh_s(key):
                 return False
-            found = _latest(answer, server_id, after)
-            return found is not None and found.status != "failed"
+            migration = _latest(answer, server_id, after)
+            return migration is not None and migration.status != "failed"
 
         return _latest(self._shared(key, is_enough, ask), server_id, after)
 
@@ -260,7 +260,7 @@ class CloudCache:
         """Whether Nova lists the host as forced down; only a host known to be off is."""
 
         def ask() -> list[str]:
-            return [one.host for one in cloud.services.list() if one.forced_down]
+            return [service.host for service in cloud.services.list() if service.forced_down]
 
         since = self._clock.monotonic() - FORCED_S
         forced = self._shared("forced", lambda at, _: at >= since, ask)
@@ -293,8 +293,8 @@ class CloudCache:
 
 
 def _latest(found: Sequence[Migration], server_id: str, after: int) -> Migration | None:
-    mine = (one for one in reversed(found) if one.server_id == server_id)
-    return next((one for one in mine if number(one.id) > after), None)
+    mine = (migration for migration in reversed(found) if migration.server_id == server_id)
+    return next((migration for migration in mine if number(migration.id) > after), None)
 
 
 def number(text: str) -> int:

@@ -237,14 +237,14 @@ class Move:
         reserved = incidents.hosts_of(move.reservation) if move.reservation else ()
         up: set[str] = set()
         if not move.reservation and method != AUTO:
-            up = {one.host for one in cloud.services.list() if one.state == "up"}
+            up = {service.host for service in cloud.services.list() if service.state == "up"}
         load = {host: len(self._context.moves.to(host)) for host in reserved}
         members = incidents.members(incident.segment) if member else ()
         used = incident.host_progress.spares
-        found = evacuation_plan.aim(move, method, members, reserved, up, load, used)
-        if found.wait:
-            raise Conflict(found.wait)
-        return found
+        aim = evacuation_plan.aim(move, method, members, reserved, up, load, used)
+        if aim.wait:
+            raise Conflict(aim.wait)
+        return aim
 
     def _open_spare(self, cloud: Cloud, incident: Incident, target: evacuation_plan.Aim) -> None:
         """Enable the spare host in Nova and add it to aggregates of the failed host.
@@ -286,13 +286,13 @@ class Move:
 
     def _use_up(self, run: Run, host: str) -> None:
         """Mark a spare host as used once a server has really arrived there."""
-        incident, one = self._incident(run), self._context.incidents.member(host)
-        if one is None or one.segment.uuid != incident.segment:
+        incident, segment_host = self._incident(run), self._context.incidents.member(host)
+        if segment_host is None or segment_host.segment.uuid != incident.segment:
             return
-        if one.uuid in incident.host_progress.spares:
+        if segment_host.uuid in incident.host_progress.spares:
             return
-        if one.reserved or one.segment.recovery_method != AUTO:
-            self._context.incidents.use_spare(incident.id, one.uuid, run.claim)
+        if segment_host.reserved or segment_host.segment.recovery_method != AUTO:
+            self._context.incidents.use_spare(incident.id, segment_host.uuid, run.claim)
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return operation.due_at + timedelta(seconds=self._context.settings.move_timeout_s)
@@ -323,8 +323,8 @@ class Move:
         cloud = self._context.guarded_cloud(run)
         try:
             migrations = cloud.moves.migrations(source_host=move.source_host)
-            mine = [one for one in migrations if one.server_id == move.server_id]
-            pending = any(one.status in UNDER_WAY for one in mine)
+            mine = [migration for migration in migrations if migration.server_id == move.server_id]
+            pending = any(migration.status in UNDER_WAY for migration in mine)
             if not pending and not in_place.is_unanswered(move, mine):
                 in_place.restore_status(cloud, cloud.servers.show(move.server_id), move)
         except NotFound:
@@ -335,8 +335,8 @@ class Move:
             run.memo["incident"] = self._context.incidents.incident(
                 run.operation.payload["incident"]
             )
-        found: Incident = run.memo["incident"]
-        return found
+        incident: Incident = run.memo["incident"]
+        return incident
 
 
 def kinds(context: RecoveryContext) -> dict[str, Kind]:

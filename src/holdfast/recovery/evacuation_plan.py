@@ -70,10 +70,10 @@ def moves(
     ha_settings = said or HaSettings(settings.ha_key)
     ha_setting = {server.id: ha_settings.of(server) for server in servers}
     ordered = sorted(servers, key=lambda one: _rank(one, settings, ha_setting[one.id]))
-    found = []
+    server_moves = []
     for position, server in enumerate(ordered):
         why = _stays(server, settings, ha_setting[server.id])
-        found.append(
+        server_moves.append(
             ServerMove(
                 uuid="",
                 incident_id="",
@@ -88,7 +88,7 @@ def moves(
                 position=position,
             )
         )
-    return found
+    return server_moves
 
 
 def owning(pools: Sequence[Pool], source: str) -> dict[str, str]:

@@ -101,10 +101,10 @@ class SegmentHosts:
     def know(self, name: str) -> int:
         """Id of the host which Nova lists under this short or full name; InvalidInput if none."""
         try:
-            found = self._cloud.hosts.find(name)
+            cloud_host = self._cloud.hosts.find(name)
         except NotFound as missing:
             raise InvalidInput(
                 f"Compute service with name {name} could not be found; name a host as the cloud"
                 " lists it"
             ) from missing
-        return self._known.know(found, self._region)
+        return self._known.know(cloud_host, self._region)

@@ -54,9 +54,10 @@ def given(
     The word of a monitor does not count if a fence could give better evidence.
     """
     known = incident.host_progress
-    if said := known.confirmed_off:
-        though = DESPITE_POWER_ON if said.reads_on else ""
-        sentence = f"{said.author} says that {incident.host} is off{though}: {said.reason}"
+    if confirmed_off := known.confirmed_off:
+        though = DESPITE_POWER_ON if confirmed_off.reads_on else ""
+        who, why = confirmed_off.author, confirmed_off.reason
+        sentence = f"{who} says that {incident.host} is off{though}: {why}"
         return OffEvidence(SAID, sentence, now)
     if known.retried_at:  # earlier reports are old: the host may have come back since
         return None
@@ -85,9 +86,9 @@ def foreseen(
     """Describe the present or expected evidence for power off; empty if there is none."""
     settings = context.settings
     how = context.fence.how(incident.host)
-    known = given(incident, member, settings.watchdog_s, now, can_fence=how is not None)
-    if known is not None:
-        return known.sentence
+    off_evidence = given(incident, member, settings.watchdog_s, now, can_fence=how is not None)
+    if off_evidence is not None:
+        return off_evidence.sentence
     if how is not None:
         return f"{incident.host} can be fenced by {how}"
     if settings.watchdog_s and not incident.progress.retried_at:
@@ -116,8 +117,8 @@ class Fencing:
         incident = self._work.incident(run)
         if not incident.is_open:
             return OVER
-        if told := incident.host_progress.evidence:
-            return told.sentence
+        if off_evidence := incident.host_progress.evidence:
+            return off_evidence.sentence
         if in_place.resume(self._work, run):
             return f"{incident.host} is back: it is not fenced"
         context, now = self._context, self._context.incidents.now()
@@ -226,8 +227,10 @@ class Fencing:
         if failures != most:
             self._work.note(run, said, failed)
             return
-        told = self._context.announce("incident.escalated", replace(incident, sentence=said), now)
-        self._work.note(run, said, lambda one: replace(failed(one), escalated_at=now), told)
+        operations = self._context.announce(
+            "incident.escalated", replace(incident, sentence=said), now
+        )
+        self._work.note(run, said, lambda one: replace(failed(one), escalated_at=now), operations)
 
 
 def _read_off(incident: Incident, now: datetime) -> OffEvidence:

@@ -87,7 +87,7 @@ def mass_failure_verdict(
 
 def first_denial(verdicts: Sequence[Verdict]) -> Verdict | None:
     """The first verdict against the recovery, or None."""
-    return next((one for one in verdicts if not one.passed), None)
+    return next((verdict for verdict in verdicts if not verdict.passed), None)
 
 
 LOG = logging.getLogger(__name__)
@@ -147,15 +147,15 @@ def read(
     An image that cannot be read counts as without the key: a Glance outage must not leave a
     server dead.
     """
-    undecided = [one for one in servers if _read(one.metadata, key) is None]
+    undecided = [server for server in servers if _read(server.metadata, key) is None]
     images: Mapping[str, Mapping[str, str]] = {}
-    if ids := {one.image_id for one in undecided if one.image_id}:
+    if ids := {server.image_id for server in undecided if server.image_id}:
         try:
             images = cloud.servers.image_properties(sorted(ids))
         except DriverError as error:
             LOG.warning("%s of %d images cannot be read: %s", key, len(ids), error)
     found = HaSettings(key, images)
-    if all(found.of(one).enabled is not None for one in undecided):
+    if all(found.of(server).enabled is not None for server in undecided):
         return found
     return HaSettings(key, images, cloud.pools.list() if pools is None else pools)
 
@@ -208,16 +208,16 @@ def judge(incident: Incident, view: View) -> Sequence[Verdict]:
 
 def still_down(incident: Incident, view: View) -> Verdict:
     """Deny while the host shows signs of life, until their end or the last withdrawal."""
-    found = view.liveness
-    if found is None or found.state in (liveness.STANDS, liveness.REBOOTED):
-        said = found.sentence if found is not None else "nobody says that it is well again"
+    judgement = view.liveness
+    if judgement is None or judgement.state in (liveness.STANDS, liveness.REBOOTED):
+        said = judgement.sentence if judgement is not None else "nobody says that it is well again"
         return Verdict(STILL_DOWN, True, said)
-    if found.state == liveness.WITHDRAWN:
-        said = f"{incident.host} is well again before anything was done: {found.sentence}"
+    if judgement.state == liveness.WITHDRAWN:
+        said = f"{incident.host} is well again before anything was done: {judgement.sentence}"
         return Verdict(STILL_DOWN, False, said, final=True)
-    said = f"{incident.host}: {found.sentence}"
-    waits = found.state == liveness.WAITS
-    again_s = min(found.again_s or ASK_AGAIN_S, ASK_AGAIN_S)
+    said = f"{incident.host}: {judgement.sentence}"
+    waits = judgement.state == liveness.WAITS
+    again_s = min(judgement.again_s or ASK_AGAIN_S, ASK_AGAIN_S)
     return Verdict(STILL_DOWN, False, said, again_s=again_s, brief=waits)
 
 
@@ -297,11 +297,11 @@ def observer(incident: Incident, view: View) -> Verdict:
 
 def mass(incident: Incident, view: View) -> Verdict:
     situation = view.situation
-    found = mass_failure.judge(situation.fleet, view.limits).get(situation.domain)
+    verdict = mass_failure.judge(situation.fleet, view.limits).get(situation.domain)
     slow = (mass_failure.SLOW, mass_failure.SLOWER)
-    if found is not None and found.what in slow and not situation.approved:
-        return _slowly(found, view)
-    return mass_failure_verdict(found, situation.domain, situation.approved)
+    if verdict is not None and verdict.what in slow and not situation.approved:
+        return _slowly(verdict, view)
+    return mass_failure_verdict(verdict, situation.domain, situation.approved)
 
 
 def _slowly(found: mass_failure.Verdict, view: View) -> Verdict:

@@ -195,14 +195,18 @@ class GuestRecovery(Recovery[GuestProgress]):
         if (reservation := owners.get(server.project_id)) is not None:
             hosts = self.context.incidents.hosts_of(reservation)
             return [host for host in hosts if not same(host, incident.host)]
-        up = [one.host for one in cloud.services.list() if one.state == "up" and one.enabled]
+        up = [
+            service.host
+            for service in cloud.services.list()
+            if service.state == "up" and service.enabled
+        ]
         return [
-            one.name
-            for one in self.context.incidents.members(incident.segment)
-            if not one.reserved
-            and not one.on_maintenance
-            and not same(one.name, incident.host)
-            and any(same(one.name, host) for host in up)
+            segment_host.name
+            for segment_host in self.context.incidents.members(incident.segment)
+            if not segment_host.reserved
+            and not segment_host.on_maintenance
+            and not same(segment_host.name, incident.host)
+            and any(same(segment_host.name, host) for host in up)
         ]
 
     def report(self, run: Run) -> str:

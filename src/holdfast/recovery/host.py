@@ -90,34 +90,43 @@ def why_waiting(
 
 
 def next_try(waiting: Sequence[ServerMove]) -> str:
-    first = min(one.not_before for one in waiting if one.not_before is not None)
+    first = min(
+        server_move.not_before for server_move in waiting if server_move.not_before is not None
+    )
     return f"next try at {first:%H:%M:%S} UTC"
 
 
 def tries_of(waiting: Sequence[ServerMove]) -> str:
     """A text that changes after each try of any of the servers."""
-    tries = sum(one.attempts for one in waiting)
-    latest = max((one.not_before for one in waiting if one.not_before), default=datetime.min)
+    tries = sum(server_move.attempts for server_move in waiting)
+    latest = max(
+        (server_move.not_before for server_move in waiting if server_move.not_before),
+        default=datetime.min,
+    )
     return f"{len(waiting)} servers, {tries} tries, {latest.isoformat()}"
 
 
 def _no_room(cloud: Cloud, waiting: Sequence[ServerMove], freepool: str, *, any_host: bool) -> str:
     """Describe missing capacity; empty if the hosts have room or the capacity is unknown."""
-    if not any_host or any(one.reservation for one in waiting):
+    if not any_host or any(server_move.reservation for server_move in waiting):
         return ""
     source = waiting[0].source_host
-    servers = {one.id: one for one in cloud.servers.list(host=source)}
-    needs = [need_of(servers[one.server_id]) for one in waiting if one.server_id in servers]
+    servers = {server.id: server for server in cloud.servers.list(host=source)}
+    needs = [
+        need_of(servers[server_move.server_id])
+        for server_move in waiting
+        if server_move.server_id in servers
+    ]
     need = sum(needs, Room())
     free = _free(cloud, source, freepool)
     if not needs or free is None:
         return ""
-    all_free = sum((Room(max(0, one.vcpus), max(0, one.memory_mb)) for one in free), Room())
+    all_free = sum((Room(max(0, room.vcpus), max(0, room.memory_mb)) for room in free), Room())
     verb = "server needs" if len(needs) == 1 else "servers need"
     said = f"no room: {len(needs)} {verb} {need}, {all_free} are free"
     if not all_free.holds(need):
         return said
-    if not any(one.holds(smallest) for one in free for smallest in needs):
+    if not any(room.holds(smallest) for room in free for smallest in needs):
         return f"{said}, on no host enough for one of them"
     return ""
 
@@ -130,27 +139,32 @@ def _free(cloud: Cloud, source: str, freepool: str) -> list[Room] | None:
     ours = [pool for pool in cloud.pools.list() if evacuation_plan.is_ours(pool, freepool)]
     kept = [host for pool in ours for host in pool.hosts]
     hosts = [
-        one.host
-        for one in cloud.services.list()
-        if one.state == "up" and one.enabled and not one.forced_down and not same(one.host, source)
+        service.host
+        for service in cloud.services.list()
+        if service.state == "up"
+        and service.enabled
+        and not service.forced_down
+        and not same(service.host, source)
     ]
     open_ = [host for host in hosts if not any(same(host, other) for other in kept)]
     if len(open_) > MOST_HOSTS:
         return None
-    found = []
+    rooms = []
     for host in open_:
         has = cloud.hosts.find(host).inventories
         if not {"VCPU", "MEMORY_MB"} <= has.keys():
             return None
         used = sum(map(need_of, cloud.servers.list(host=host)), Room())
         vcpus, memory_mb = has["VCPU"].capacity, has["MEMORY_MB"].capacity
-        found.append(Room(vcpus - used.vcpus, memory_mb - used.memory_mb))
-    return found
+        rooms.append(Room(vcpus - used.vcpus, memory_mb - used.memory_mb))
+    return rooms
 
 
 def _own_words(waiting: Sequence[ServerMove]) -> str:
     """The errors of the last tries, each reason once with its number of servers."""
-    reasons = Counter(one.message or "no reason is known" for one in waiting).most_common()
+    reasons = Counter(
+        server_move.message or "no reason is known" for server_move in waiting
+    ).most_common()
     shown = [f"{count} of them: {said}" for said, count in reasons[:MOST_REASONS]]
     more = f"; {len(reasons) - MOST_REASONS} more reasons" if len(reasons) > MOST_REASONS else ""
     if len(reasons) == 1:
@@ -199,11 +213,11 @@ class HostRecovery(Recovery[HostProgress]):
         spares: list[str] = []
         if member is not None and member.segment.recovery_method != AUTO:
             members = context.incidents.members(incident.segment)
-            spares = [one.name for one in members if one.reserved]
+            spares = [segment_host.name for segment_host in members if segment_host.reserved]
         return replace(
             seen,
             services=len(services),
-            services_up=sum(one.state == "up" for one in services),
+            services_up=sum(service.state == "up" for service in services),
             targets=_targets(services, incident.host, spares),
             evidence=foreseen(context, incident, member, seen.now),
             liveness=self.judged(run, services),
@@ -220,11 +234,11 @@ class HostRecovery(Recovery[HostProgress]):
         reads = host_liveness.read_nova(known, service, now)
         if reads is not None and reads != known:
             incident = self.note(run, None, lambda one: replace(one, nova=reads))
-        found = host_liveness.judge(run, context, incident, service)
-        sources = tuple(found.counted)
+        judgement = host_liveness.judge(run, context, incident, service)
+        sources = tuple(judgement.counted)
         if _ways(sources) != _ways(incident.host_progress.sources):
             self.note(run, None, lambda one: replace(one, sources=sources))
-        return found
+        return judgement
 
     def _before_cut(self, run: Run) -> None:
         """Judge the host again before the power cut, because the guards may have run long ago.
@@ -232,19 +246,19 @@ class HostRecovery(Recovery[HostProgress]):
         NotYet if the host shows signs of life by now. If every report was withdrawn, the
         incident ends.
         """
-        found = self.judged(run, self.context.guarded_cloud(run).services.list())
-        if found.state == liveness.STANDS:
+        judgement = self.judged(run, self.context.guarded_cloud(run).services.list())
+        if judgement.state == liveness.STANDS:
             return
         host = self.incident(run).host
-        if found.state == liveness.REBOOTED:
-            raise NotYet(in_place.begin_after_reboot(self, run, found.sentence), 0.0)
-        if found.state == liveness.WITHDRAWN:
-            said = f"{host} is well again before its power was cut: {found.sentence}"
+        if judgement.state == liveness.REBOOTED:
+            raise NotYet(in_place.begin_after_reboot(self, run, judgement.sentence), 0.0)
+        if judgement.state == liveness.WITHDRAWN:
+            said = f"{host} is well again before its power was cut: {judgement.sentence}"
             self.close(run, Change(IGNORED, said))
             raise NotYet(said, 0.0)
-        said = f"{host} is not cut off: {found.sentence}"
+        said = f"{host} is not cut off: {judgement.sentence}"
         self.note(run, said)
-        raise NotYet(said, found.again_s or ASK_AGAIN_S)
+        raise NotYet(said, judgement.again_s or ASK_AGAIN_S)
 
     def guards(self, run: Run) -> str:
         """Evaluate the guards, unless the host is back: then nothing is fenced or evacuated."""
@@ -294,8 +308,8 @@ class HostRecovery(Recovery[HostProgress]):
     def would(self, run: Run) -> str:
         incident = self.incident(run)
         planned = self._planned(run, incident)
-        going = [one for one in planned if one.status == PENDING]
-        names = ", ".join(one.server_name for one in going[:10])
+        going = [server_move for server_move in planned if server_move.status == PENDING]
+        names = ", ".join(server_move.server_name for server_move in going[:10])
         return (
             f"{incident.host} would be fenced and forced down, and {len(going)} of"
             f" {len(planned)} servers moved: {names}"
@@ -369,8 +383,8 @@ class HostRecovery(Recovery[HostProgress]):
         if power is not None and power.in_use:
             return "only the servers that are left are started; others on the host are well"
         if incident.host_progress.last_migration is None:
-            made = context.guarded_cloud(run).moves.migrations(source_host=incident.host)
-            latest = max((int(one.id) for one in made if one.id.isdigit()), default=0)
+            migrations = context.guarded_cloud(run).moves.migrations(source_host=incident.host)
+            latest = max((int(one.id) for one in migrations if one.id.isdigit()), default=0)
             now = context.incidents.now()
             incident = self.note(
                 run, None, lambda one: replace(one, last_migration=latest, moving_at=now)
@@ -404,7 +418,7 @@ class HostRecovery(Recovery[HostProgress]):
             context.wake()
         all_ = context.moves.of(incident.id)
         said = _counted(all_)
-        if any(one.status in (PENDING, ONGOING) for one in all_):
+        if any(server_move.status in (PENDING, ONGOING) for server_move in all_):
             here = in_place.is_in_place(incident)
             if here:
                 said = f"{incident.host} has power again, servers start in place: {said}"
@@ -412,7 +426,7 @@ class HostRecovery(Recovery[HostProgress]):
                 said = self._with_reason(run, all_, said)
             if said != incident.sentence:
                 self.note(run, said)
-            busy = any(one.status == ONGOING for one in all_)
+            busy = any(server_move.status == ONGOING for server_move in all_)
             if not busy and not here:
                 in_place.power_on(self, run)
                 self._still_off.check(run, incident)
@@ -427,13 +441,13 @@ class HostRecovery(Recovery[HostProgress]):
         """
         incident, context = self.incident(run), self.context
         waiting = [one for one in all_ if one.status == PENDING]
-        known = incident.host_progress.no_room
+        no_room = incident.host_progress.no_room
         if any(one.status == ONGOING for one in all_):
-            return known.sentence if known and known.counted == counted else counted
+            return no_room.sentence if no_room and no_room.counted == counted else counted
         if not waiting or any(one.not_before is None for one in waiting):
             return counted
         tried = tries_of(waiting)
-        if known is None or known.tried != tried:
+        if no_room is None or no_room.tried != tried:
             member = context.incidents.member(incident.host)
             any_host = member is None or member.segment.recovery_method != RESERVED_HOST
             cloud = context.guarded_cloud(run)
@@ -443,7 +457,7 @@ class HostRecovery(Recovery[HostProgress]):
             found = NoRoom(tried, counted, said)
             self.note(run, said, lambda one: replace(one, no_room=found))
             return said
-        return known.sentence
+        return no_room.sentence
 
     def verify(self, run: Run) -> str:
         """Check in Nova that no server is left behind and that a migration proves each arrival."""
@@ -456,13 +470,13 @@ class HostRecovery(Recovery[HostProgress]):
             planned = self._planned(run, incident)
             context.moves.plan(incident.id, planned, run.claim)  # finds late arrivals
         self.move(run)
-        known = {one.server_id: one for one in context.moves.of(incident.id)}
+        server_moves = {one.server_id: one for one in context.moves.of(incident.id)}
         done = {
             one.server_id
             for one in cloud.moves.migrations(source_host=incident.host)
             if one.status == "done"
         }
-        moved = [one for one in known.values() if one.status == SUCCEEDED]
+        moved = [one for one in server_moves.values() if one.status == SUCCEEDED]
         if unproven := [one.server_name for one in moved if one.server_id not in done]:
             raise NotYet(f"no migration proves that these moved: {', '.join(unproven[:10])}", 2.0)
         self.note(run, None, lambda one: replace(one, verified_at=at))
@@ -473,12 +487,14 @@ class HostRecovery(Recovery[HostProgress]):
         if self.is_over(run):
             return incident.sentence
         all_ = context.moves.of(incident.id)
-        left = [one for one in all_ if one.status == MOVE_FAILED]
+        left = [server_move for server_move in all_ if server_move.status == MOVE_FAILED]
         said = f"{incident.host}: {_counted(all_)}"
         if in_place.is_in_place(incident) and not left:
             said = f"recovered in place: {said}"
         if left:
-            names = ", ".join(f"{one.server_name} ({one.message})" for one in left[:5])
+            names = ", ".join(
+                f"{server_move.server_name} ({server_move.message})" for server_move in left[:5]
+            )
             what = "not started" if in_place.is_in_place(incident) else "not moved"
             said += f"; {what}: {names}; holdfast incident retry {incident.id}"
         status = FAILED if left else RECOVERED
@@ -494,15 +510,15 @@ def _ways(sources: Sequence[Counted]) -> list[tuple[str, str, str]]:
 def _targets(services: Sequence[Service], host: str, spares: Sequence[str]) -> int:
     """Number of other hosts that could take servers; a spare stays disabled until it is used."""
     return sum(
-        one.state == "up"
-        and not same(one.host, host)
-        and (one.enabled or any(same(one.host, spare) for spare in spares))
-        for one in services
+        service.state == "up"
+        and not same(service.host, host)
+        and (service.enabled or any(same(service.host, spare) for spare in spares))
+        for service in services
     )
 
 
 def _counted(all_: Sequence[ServerMove]) -> str:
-    counts = Counter(one.status for one in all_)
+    counts = Counter(server_move.status for server_move in all_)
     said = f"{counts[SUCCEEDED]} of {len(all_)} servers moved"
     here = sum(map(in_place.is_started, all_))
     if here:
@@ -532,8 +548,8 @@ class ProcessRecovery(Recovery[HostProgress]):
 
     def _withdrawn(self, incident: Incident) -> Judgement | None:
         """Judge the reports: withdrawn once every reporter says that nova-compute runs again."""
-        told = self.context.incidents.failure_reports(incident)
-        return judge(told, (), self.context.incidents.now()) if told else None
+        reports = self.context.incidents.failure_reports(incident)
+        return judge(reports, (), self.context.incidents.now()) if reports else None
 
     def would(self, run: Run) -> str:
         return f"{self.incident(run).host} would be disabled"

@@ -48,24 +48,26 @@ def read_nova(known: NovaReads | None, service: Service | None, now: datetime) -
 
 
 def service_of(services: Sequence[Service], host: str) -> Service | None:
-    return next((one for one in services if same(one.host, host)), None)
+    return next((service for service in services if same(service.host, host)), None)
 
 
 def signs(
     context: RecoveryContext, host: str, service: Service | None, reads: NovaReads | None
 ) -> list[LifeSign]:
     """The signs of life of a host; the agent's comes first."""
-    settings, found = context.settings, []
+    settings, life_signs = context.settings, []
     network = settings.heartbeat_network
     if (beat := context.incidents.agent(host)) is not None:
-        said = LifeSign("its agent", beat.seen_at, beat.interval_s, network)
-        found.append(replace(said, tells_reboot=beat.has_boot_id, rebooted_at=beat.rebooted_at))
+        life_sign = LifeSign("its agent", beat.seen_at, beat.interval_s, network)
+        life_signs.append(
+            replace(life_sign, tells_reboot=beat.has_boot_id, rebooted_at=beat.rebooted_at)
+        )
     # State up in Nova proves nothing, because it lags; state down makes the wait unnecessary.
     if reads is not None and (reads.advanced_at or (service is not None and service.state == "up")):
         every = settings.nova_report_interval_s
         at, since = reads.advanced_at, reads.first_at
-        found.append(LifeSign("Nova", at, every, network, NOVA_MARGIN_S, since))
-    return found
+        life_signs.append(LifeSign("Nova", at, every, network, NOVA_MARGIN_S, since))
+    return life_signs
 
 
 def lost_networks(ballot: Ballot) -> list[str] | None:
@@ -94,24 +96,24 @@ def reports(
     member = context.incidents.member(incident.host)
     trusts = member is not None and member.segment.trust_host_status
     trusted = member is not None and member.segment.trust_notifications
-    found = [
-        replace(one, waits=not trusts, trusted=trusted)
-        for one in context.incidents.failure_reports(incident)
+    failure_reports = [
+        replace(failure_report, waits=not trusts, trusted=trusted)
+        for failure_report in context.incidents.failure_reports(incident)
     ]
     known = incident.host_progress
-    if seen := known.monitors or (MonitorsReport(incident.opened_at) if known.seen else None):
-        found.append(
+    if report := known.monitors or (MonitorsReport(incident.opened_at) if known.seen else None):
+        failure_reports.append(
             FailureReport(
                 source=MONITORS,
-                received_at=seen.received_at,
-                networks=_scope(seen.networks, ballot, votes),
+                received_at=report.received_at,
+                networks=_scope(report.networks, ballot, votes),
                 waits=False,
                 withdrawn_at=ballot.now if votes.is_over else None,
             )
         )
-    if said := known.confirmed_off:
-        found.append(FailureReport(OPERATOR, said.at, waits=False))
-    return found or [FailureReport("whoever opened the incident", incident.opened_at)]
+    if confirmed_off := known.confirmed_off:
+        failure_reports.append(FailureReport(OPERATOR, confirmed_off.at, waits=False))
+    return failure_reports or [FailureReport("whoever opened the incident", incident.opened_at)]
 
 
 def judge(
@@ -121,14 +123,14 @@ def judge(
     now = context.incidents.now()
     ballot = context.votes.ballot(incident.host)
     votes = count(ballot, context.settings.host_votes)
-    told = reports(context, incident, ballot, votes)
-    seen = signs(context, incident.host, service, incident.host_progress.nova)
+    failure_reports = reports(context, incident, ballot, votes)
+    life_signs = signs(context, incident.host, service, incident.host_progress.nova)
     well = votes.sentence() if votes.is_over else ""
-    found = liveness.judge(told, seen, now, seen_well=well)
-    doubted = found.state in (liveness.WAITS, liveness.CONTRADICTED)
+    judgement = liveness.judge(failure_reports, life_signs, now, seen_well=well)
+    doubted = judgement.state in (liveness.WAITS, liveness.CONTRADICTED)
     if doubted and is_off(run, context, incident.host):
-        return liveness.judge(told, seen, now, is_off=True)
-    return found
+        return liveness.judge(failure_reports, life_signs, now, is_off=True)
+    return judgement
 
 
 def is_off(run: Run, context: RecoveryContext, host: str) -> bool:

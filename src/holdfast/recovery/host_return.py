@@ -174,11 +174,11 @@ class HostBack(IncidentWork[HostProgress]):
             seconds=self.context.settings.move_give_up_s
         )
         back = under_way = 0
-        for one in self.context.moves.of(incident.id):
-            if one.status != SUCCEEDED or one.reservation:
+        for server_move in self.context.moves.of(incident.id):
+            if server_move.status != SUCCEEDED or server_move.reservation:
                 continue
             try:
-                server = cloud.servers.show(one.server_id)
+                server = cloud.servers.show(server_move.server_id)
             except NotFound:
                 continue
             if same(server.host or "", incident.host):
@@ -219,9 +219,9 @@ class HostBack(IncidentWork[HostProgress]):
         return votes.sentence() if votes.is_down else ""
 
     def _service(self, cloud: Cloud, incident: Incident) -> Service:
-        for one in cloud.services.list():
-            if same(one.host, incident.host):
-                return one
+        for service in cloud.services.list():
+            if same(service.host, incident.host):
+                return service
         raise NotYet(f"the cloud knows no {incident.host} any more", 300.0)
 
     def _has_spoken(self, run: Run, incident: Incident, service: Service, now: datetime) -> bool:

@@ -56,7 +56,9 @@ def is_unanswered(move: ServerMove, migrations: Sequence[Migration]) -> bool:
     """Whether Nova may have accepted an evacuation of the server which Holdfast does not see."""
     if not move.attempts or move.after_migration < 0:
         return False
-    mine = (number(one.id) for one in migrations if one.server_id == move.server_id)
+    mine = (
+        number(migration.id) for migration in migrations if migration.server_id == move.server_id
+    )
     return max(mine, default=0) <= move.after_migration
 
 
@@ -65,12 +67,16 @@ def why_cut(moves: Sequence[ServerMove], migrations: Sequence[Migration]) -> str
 
     `moves`: the unfinished moves off the host.
     """
-    leaving = [one.server_id for one in migrations if one.status in UNDER_WAY]
+    leaving = [migration.server_id for migration in migrations if migration.status in UNDER_WAY]
     if leaving:
         return f"{len(leaving)} evacuations from it are under way"
-    if asked := [one.server_name for one in moves if is_unanswered(one, migrations)]:
+    if asked := [
+        server_move.server_name for server_move in moves if is_unanswered(server_move, migrations)
+    ]:
         return f"the evacuation of {', '.join(asked[:5])} was not answered"
-    if fresh := [one.server_name for one in moves if one.not_before is None]:
+    if fresh := [
+        server_move.server_name for server_move in moves if server_move.not_before is None
+    ]:
         return f"{', '.join(fresh[:5])} can leave"
     return ""
 
@@ -293,7 +299,7 @@ def _power(context: RecoveryContext, run: Run, host: str) -> str:
 
 
 def _service(cloud: Cloud, host: str) -> Service | None:
-    return next((one for one in cloud.services.list() if same(one.host, host)), None)
+    return next((service for service in cloud.services.list() if same(service.host, host)), None)
 
 
 # power on

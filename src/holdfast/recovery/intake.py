@@ -123,16 +123,16 @@ def wait_for_the_last(context: RecoveryContext, account: Account) -> None:
     counts. If the open incident orders a restart once more instead of closing, this order
     covers the new crash too.
     """
-    known = context.incidents.open_about(account.meaning.subject)
-    ordered = known and (known.verified_at or known.guest_progress.down_at)
-    if known is not None and ordered and ordered < account.at:
-        raise NotYet(f"incident {known.id} is about to end", SOON_S)
+    incident = context.incidents.open_about(account.meaning.subject)
+    ordered = incident and (incident.verified_at or incident.guest_progress.down_at)
+    if incident is not None and ordered and ordered < account.at:
+        raise NotYet(f"incident {incident.id} is about to end", SOON_S)
 
 
 def ingest(context: RecoveryContext, account: Account, claim: Claim, now: datetime) -> IntakeResult:
     """Record the failure, joining or opening an incident; all failures use this function."""
-    told = account.meaning
-    work = recovery_of(context.new_id(), told.kind, told.subject, now)
+    classification = account.meaning
+    work = recovery_of(context.new_id(), classification.kind, classification.subject, now)
 
     def news(new: Incident) -> Sequence[Operation]:
         return context.announce("incident.opened", new, now)
@@ -163,27 +163,31 @@ class Intake:
             said = "its host is in no segment any more"
             incidents.answer(report.uuid, "ignored", said, run.claim)
             return said
-        told = classify(report.type, report.member.key, report.payload)
-        if told.verdict != RECOVER:
-            status = "finished" if told.verdict == NOTE else "ignored"
-            incidents.answer(report.uuid, status, told.cause, run.claim)
-            LOG.info("report %s: %s: %s", report.uuid, status, told.cause)
-            return told.cause
-        if why := self._doubted(run, report, told) or self._elsewhere(run, report, told):
+        classification = classify(report.type, report.member.key, report.payload)
+        if classification.verdict != RECOVER:
+            status = "finished" if classification.verdict == NOTE else "ignored"
+            incidents.answer(report.uuid, status, classification.cause, run.claim)
+            LOG.info("report %s: %s: %s", report.uuid, status, classification.cause)
+            return classification.cause
+        if why := self._doubted(run, report, classification) or self._elsewhere(
+            run, report, classification
+        ):
             incidents.answer(report.uuid, "ignored", why, run.claim)
             LOG.warning("report %s: ignored: %s", report.uuid, why)
             return why
         now = incidents.now()
         details: Progress = GuestProgress()
-        if told.kind != GUEST:  # Nova's answers save the incident a second wait for Nova
+        if classification.kind != GUEST:  # Nova's answers save the incident a second wait for Nova
             details = HostProgress(nova=run.memo.get("nova"))
         details = replace(details, report=report.uuid, payload=dict(report.payload))
         at = min(report.generated_at, report.received_at)
-        account = Account(told, report.member, at, details, notification=report.uuid)
+        account = Account(classification, report.member, at, details, notification=report.uuid)
         wait_for_the_last(self._context, account)
-        if told.kind == GUEST:
+        if classification.kind == GUEST:
             dates = report.generated_at, report.received_at
-            account = replace(account, at=crashed_at(self._context, run, told.subject, *dates))
+            account = replace(
+                account, at=crashed_at(self._context, run, classification.subject, *dates)
+            )
         return ingest(self._context, account, run.claim, now).sentence
 
     def _elsewhere(self, run: Run, report: Report, told: Classification) -> str:
@@ -220,25 +224,28 @@ class Intake:
         service = host_liveness.service_of(context.guarded_cloud(run).services.list(), host)
         reads = self._read_nova(run, service, now)
         votes = count(context.votes.ballot(host), context.settings.host_votes)
-        seen = host_liveness.signs(context, host, service, reads)
+        life_signs = host_liveness.signs(context, host, service, reads)
         well = votes.sentence() if votes.is_over else ""
-        mine = [FailureReport(report.reporter or "a notification", report.received_at)]
-        found = liveness.judge(mine, seen, now, seen_well=well)
+        reports = [FailureReport(report.reporter or "a notification", report.received_at)]
+        judgement = liveness.judge(reports, life_signs, now, seen_well=well)
         old = f"the report is {age_s:.0f} s old"
-        if found.state == liveness.REBOOTED:
+        if judgement.state == liveness.REBOOTED:
             return ""
-        if found.state != liveness.STANDS and host_liveness.is_off(run, context, host):
+        if judgement.state != liveness.STANDS and host_liveness.is_off(run, context, host):
             return ""
-        if found.state == liveness.WAITS:
-            raise NotYet(f"{old}: {found.sentence}", min(found.again_s, ASK_AGAIN_S))
-        last = max([one.at for one in seen if one.at is not None], default=report.received_at)
+        if judgement.state == liveness.WAITS:
+            raise NotYet(f"{old}: {judgement.sentence}", min(judgement.again_s, ASK_AGAIN_S))
+        last = max(
+            [life_sign.at for life_sign in life_signs if life_sign.at is not None],
+            default=report.received_at,
+        )
         lasts = (now if well else last) >= report.received_at + LASTING
-        if found.state == liveness.CONTRADICTED and not lasts:
-            raise NotYet(f"{old}: {found.sentence}", ASK_AGAIN_S)
-        if found.state != liveness.STANDS:
-            return f"{old}, and {host} is {found.sentence}"
+        if judgement.state == liveness.CONTRADICTED and not lasts:
+            raise NotYet(f"{old}: {judgement.sentence}", ASK_AGAIN_S)
+        if judgement.state != liveness.STANDS:
+            return f"{old}, and {host} is {judgement.sentence}"
         is_down = service is not None and service.state != "up"
-        if seen or is_down or votes.is_enough:
+        if life_signs or is_down or votes.is_enough:
             return ""
         return f"{old}, and neither an agent nor Nova nor a monitor says that {host} failed"
 

@@ -75,10 +75,12 @@ class LifeSign:
         """Whether the host rebooted at the time of the reports and is alive now."""
         if self.rebooted_at is None or not self.is_fresh(now) or not reports:
             return False
-        standing = [one for one in reports if one.withdrawn_at is None]
-        first = min(one.received_at for one in reports)
+        standing = [
+            failure_report for failure_report in reports if failure_report.withdrawn_at is None
+        ]
+        first = min(failure_report.received_at for failure_report in reports)
         return self.rebooted_at > first - REBOOT_BEFORE and all(
-            self.contradicts(one, now) for one in standing
+            self.contradicts(failure_report, now) for failure_report in standing
         )
 
     def is_there(self, report: FailureReport) -> bool:
@@ -117,7 +119,7 @@ def judge(
     `seen_well`: the sentence of a majority of the seeing monitors that the host is healthy.
     `is_off`: the power reads off, which proves the host dead whatever arrived before.
     """
-    standing = [one for one in reports if one.withdrawn_at is None]
+    standing = [failure_report for failure_report in reports if failure_report.withdrawn_at is None]
     for sign in signs:
         if sign.rebooted_at is not None and sign.shows_reboot(reports, now):
             said = f"{sign.source} reports a new boot id since {_clock(sign.rebooted_at)}"
@@ -128,14 +130,20 @@ def judge(
         said = f"every report was withdrawn, and {silent} was not heard since: did it reboot?"
         return Judgement(CONTRADICTED, said, _gone(reports))
     if not standing:
-        said = seen_well or "; ".join(f"{one.source} withdrew the report" for one in reports)
+        said = seen_well or "; ".join(
+            f"{failure_report.source} withdrew the report" for failure_report in reports
+        )
         return Judgement(WITHDRAWN, said or "nobody reports a failure any more", _gone(reports))
     if is_off:
         return Judgement(STANDS, "its power reads off", _reported(standing, "proven by its power"))
     against = [
         (report, [sign for sign in signs if sign.contradicts(report, now)]) for report in standing
     ]
-    free = [report for report, found in against if report.trusted or (not found and not seen_well)]
+    free = [
+        report
+        for report, life_signs in against
+        if report.trusted or (not life_signs and not seen_well)
+    ]
     counted = (*_gone(reports), *_told(against, signs, seen_well, now))
     if not free:
         return Judgement(CONTRADICTED, _contradiction(signs, standing, seen_well, now), counted)
@@ -188,24 +196,29 @@ def _contradiction(
     said = [
         f"{sign.source} gave a sign of life since"  # no time: the sentence must not change
         for sign in signs
-        if any(sign.contradicts(one, now) for one in reports)
+        if any(sign.contradicts(failure_report, now) for failure_report in reports)
     ]
     if seen_well:
         said.append(seen_well)
-    sources = ", ".join(sorted({one.source for one in reports}))
+    sources = ", ".join(sorted({failure_report.source for failure_report in reports}))
     return f"contradicted: {'; '.join(said)}; it was reported as failed by {sources}"
 
 
 def _gone(reports: Sequence[FailureReport]) -> tuple[Counted, ...]:
     return tuple(
-        Counted(one.source, "withdrew its report", one.withdrawn_at, "no longer")
-        for one in reports
-        if one.withdrawn_at is not None
+        Counted(
+            failure_report.source, "withdrew its report", failure_report.withdrawn_at, "no longer"
+        )
+        for failure_report in reports
+        if failure_report.withdrawn_at is not None
     )
 
 
 def _reported(reports: Sequence[FailureReport], how: str) -> tuple[Counted, ...]:
-    return tuple(Counted(one.source, _says(one), one.received_at, how) for one in reports)
+    return tuple(
+        Counted(failure_report.source, _says(failure_report), failure_report.received_at, how)
+        for failure_report in reports
+    )
 
 
 def _told(
@@ -215,8 +228,8 @@ def _told(
     now: datetime,
 ) -> tuple[Counted, ...]:
     lines = []
-    for report, found in against:
-        names = [sign.source for sign in found] + (["the monitors"] if seen_well else [])
+    for report, life_signs in against:
+        names = [sign.source for sign in life_signs] + (["the monitors"] if seen_well else [])
         how = f"contradicted by {' and '.join(names)}" if names else "counts"
         if report.trusted:
             how = "counts whatever else is said: its segment trusts notifications"

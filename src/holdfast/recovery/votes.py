@@ -174,7 +174,7 @@ class HostVotes:
     def _account(
         self, ballot: Ballot, votes: Count, episode: Episode, member: SegmentHost
     ) -> Account:
-        mine = [one.word for one in votes.votes if one.vote == FOR and one.word is not None]
+        reports = [vote.word for vote in votes.votes if vote.vote == FOR and vote.word is not None]
         said = votes.sentence()
         meaning = Classification(HOST, f"{HOST}:{member.key}", RECOVER, said)
         networks = lost_networks(ballot)
@@ -184,9 +184,9 @@ class HostVotes:
         return Account(
             meaning,
             member,
-            at=max(one.since for one in mine),
+            at=max(monitor_report.since for monitor_report in reports),
             details=details,
-            observations=[one.id for one in mine],
+            observations=[monitor_report.id for monitor_report in reports],
             payload=episode.plain(),
         )
 
@@ -209,8 +209,8 @@ class HostVotes:
 
     def _witness(self, run: Run, votes: Count, incident: Incident) -> None:
         """Attach later votes for the same failure to its incident."""
-        late = [one.word for one in votes.votes if one.vote == FOR and one.word is not None]
-        ids = [one.id for one in late if one.incident_id is None]
+        late = [vote.word for vote in votes.votes if vote.vote == FOR and vote.word is not None]
+        ids = [monitor_report.id for monitor_report in late if monitor_report.incident_id is None]
         if ids:
             self._context.incidents.witness(incident.id, votes.plain(), ids, run.claim)
 
@@ -258,7 +258,7 @@ def _status(ballot: Ballot) -> Mapping[str, str]:
 def _concern(votes: Count) -> str:
     if failed := len(votes.observers(FOR)):
         return f"{votes.sentence()}: {failed} of the {votes.needed} votes that it takes"
-    words = [one.word for one in votes.votes if one.word is not None and one.word.is_concern]
+    words = [vote.word for vote in votes.votes if vote.word is not None and vote.word.is_concern]
     rules = sorted({str(word.evidence.get("rule", "")) for word in words} - {""})
     return f"{listed([word.observer for word in words])} alert{f' ({rules[0]})' if rules else ''}"
 

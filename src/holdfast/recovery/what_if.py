@@ -115,7 +115,7 @@ def preview(
     `replacements` are the hosts that the repair planner gives to active leases, by lease id.
     """
     case = _Case(known, frozenset(dead), replacements)
-    return [case.preview(one) for one in known.hosts if one.name in dead and one.guests != 0]
+    return [case.preview(host) for host in known.hosts if host.name in dead and host.guests != 0]
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,9 @@ class Sums:
 
 def sums(some: Sequence[RecoveryPreview]) -> Sums:
     return Sums(
-        sum(one.guests or 0 for one in some if not one.why),
-        sum(one.guests or 0 for one in some if one.why),
-        sum(one.guests is None for one in some),
+        sum(recovery_preview.guests or 0 for recovery_preview in some if not recovery_preview.why),
+        sum(recovery_preview.guests or 0 for recovery_preview in some if recovery_preview.why),
+        sum(recovery_preview.guests is None for recovery_preview in some),
     )
 
 
@@ -149,8 +149,8 @@ class _Case:
             return RecoveryPreview(host.name, host.guests, why="it is in no segment")
         segment = member.segment.name
         crowd = self._mass(host)
-        asked = [*self._switches(host, member), crowd]
-        no = guards.first_denial(asked)
+        verdicts = [*self._switches(host, member), crowd]
+        no = guards.first_denial(verdicts)
         why = no.sentence if no is not None else self._nowhere(host, member)
         if not why and self.known.dry_run:
             why = "[recovery] dry_run is on: it is decided and recorded, and nothing is touched"
@@ -181,8 +181,8 @@ class _Case:
     def _found(
         self, host: Host, judged: Mapping[str, mass_failure.Verdict]
     ) -> mass_failure.Verdict | None:
-        found = judged.get(host.domain)
-        return None if found is None or found.what == mass_failure.GO else found
+        verdict = judged.get(host.domain)
+        return None if verdict is None or verdict.what == mass_failure.GO else verdict
 
     def _approved(self, host: Host) -> bool:
         return bool({"", host.domain} & {*self.known.approved})
@@ -193,16 +193,16 @@ class _Case:
     @cached_property
     def _fleet(self) -> Mapping[str, mass_failure.Verdict]:
         """Return the mass-failure verdicts of recovery; all hosts count."""
-        seen = [mass_failure.Seen(one.domain, self._is_down(one)) for one in self.known.hosts]
+        seen = [mass_failure.Seen(host.domain, self._is_down(host)) for host in self.known.hosts]
         return mass_failure.judge(seen, self.known.limits)
 
     @cached_property
     def _enrolled(self) -> Mapping[str, mass_failure.Verdict]:
         """Return the mass-failure verdicts of reservation repair; only enrolled hosts count."""
         seen = [
-            mass_failure.Seen(one.domain, one.state not in USABLE or one.name in self.dead)
-            for one in self.known.hosts
-            if one.enrolled
+            mass_failure.Seen(host.domain, host.state not in USABLE or host.name in self.dead)
+            for host in self.known.hosts
+            if host.enrolled
         ]
         return mass_failure.judge(seen, self.known.limits)
 
@@ -210,22 +210,22 @@ class _Case:
 
     @cached_property
     def _alive(self) -> Sequence[Host]:
-        return [one for one in self.known.hosts if not self._is_down(one)]
+        return [host for host in self.known.hosts if not self._is_down(host)]
 
     @cached_property
     def _homes(self) -> Mapping[str, set[str]]:
         """Return the hosts that each lease holds and keeps."""
         found: dict[str, set[str]] = defaultdict(set)
-        for one in self._alive:
-            for held in one.held:
-                found[held.lease_id].add(one.name)
+        for host in self._alive:
+            for holder in host.held:
+                found[holder.lease_id].add(host.name)
         return found
 
     def _nowhere(self, host: Host, member: SegmentHost) -> str:
         """Return why no host can take the servers; empty if a host can."""
         if not host.held:
             return self._no_target(host, member)
-        said = [self._no_home(host, one.lease_id, one.lease) for one in host.held]
+        said = [self._no_home(host, holder.lease_id, holder.lease) for holder in host.held]
         return said[0] if all(said) else ""
 
     def _no_home(self, host: Host, lease: str, name: str) -> str:

@@ -133,8 +133,8 @@ def beat(request: Request) -> Response:
         store.agents.beat(host, values)
     except StaleWrite as error:
         raise Unavailable("it could not be written just now, send it again") from error
-    wanted = scopes.held(store.alarm_rules.documents(), host, details["rule_groups"])
-    said: dict[str, Any] = {"host": host, "rules": {"version": scopes.version_of(wanted)}}
+    documents = scopes.held(store.alarm_rules.documents(), host, details["rule_groups"])
+    said: dict[str, Any] = {"host": host, "rules": {"version": scopes.version_of(documents)}}
     if (last := store.samples.wanted_of(host)) is not None:
         said["samples"] = {"after": last}
     return Response({"agent": said})
@@ -237,12 +237,12 @@ def show_expected(request: Request) -> Response:
     tokens.check_host(request.caller, host)
     # use the full name: an agent learns nothing of another host with the same short name
     host = max(host, tokens.own_host(request.caller) or "", key=len)
-    said = request.services.manager.expected(request.caller, host, _ids(request))
+    expectation = request.services.manager.expected(request.caller, host, _ids(request))
     servers = [
         {"id": one.uuid, "name": one.name, "state": one.state, "why": one.why}
-        for one in said.servers
+        for one in expectation.servers
     ]
-    shown = {"host": said.host, "at": said.at.isoformat(), "servers": servers}
+    shown = {"host": expectation.host, "at": expectation.at.isoformat(), "servers": servers}
     return Response({"expected": shown})
 
 
@@ -305,13 +305,13 @@ SAMPLES_VIEW = shape(
 
 
 def show_samples(request: Request) -> Response:
-    found = request.services.store.samples.samples_of(_host(request))
-    hour = {"left_out": 0, "simulated": False, **history.plain(found.hour)}
+    watched_host = request.services.store.samples.samples_of(_host(request))
+    hour = {"left_out": 0, "simulated": False, **history.plain(watched_host.hour)}
     said = {
-        "host": found.host,
-        "wanted_until": plain(found.wanted_until),
-        "at": plain(found.at),
-        "fresh": found.fresh,
+        "host": watched_host.host,
+        "wanted_until": plain(watched_host.wanted_until),
+        "at": plain(watched_host.at),
+        "fresh": watched_host.fresh,
     }
     return Response({"samples": {**said, **hour}})
 

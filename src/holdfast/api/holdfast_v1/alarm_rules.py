@@ -114,8 +114,8 @@ def _view(row: Mapping[str, Any], *more: str) -> dict[str, Any]:
 
 
 def _listed(row: Mapping[str, Any]) -> dict[str, Any]:
-    found = rules_file.parse(row["text"], row["name"])
-    return {**_view(row), "rules": [rule.id for rule in found.rules]}
+    rule_set = rules_file.parse(row["text"], row["name"])
+    return {**_view(row), "rules": [rule.id for rule in rule_set.rules]}
 
 
 # /holdfast/v1/alarm-rules-preview: alarms that rules would have raised in the last hour.
@@ -181,7 +181,7 @@ def show_preview(request: Request) -> Response:
     seen = preview(request.body["text"], hours, {host: store.agents.groups(host) for host in hours})
     said = {
         "hosts": list(hours),
-        "stories": [_story(one) for one in seen.stories[:MOST_STORIES]],
+        "stories": [_story(story) for story in seen.stories[:MOST_STORIES]],
         "left_out": max(0, len(seen.stories) - MOST_STORIES),
         "silent": {rule: list(fields) for rule, fields in seen.silent.items()},
     }

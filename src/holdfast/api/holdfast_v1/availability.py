@@ -70,8 +70,8 @@ VIEW: dict[str, Any] = {
 
 def show(request: Request) -> Response:
     query = _query(request.query, request.services.clock.now())
-    found = request.services.manager.availability(request.caller, query)
-    return Response({"availability": view(found)})
+    availability = request.services.manager.availability(request.caller, query)
+    return Response({"availability": view(availability)})
 
 
 def view(found: Availability) -> dict[str, Any]:
@@ -81,11 +81,11 @@ def view(found: Availability) -> dict[str, Any]:
         "amount": found.amount,
         "windows": [
             {
-                "start_date": plain(each.window.start),
-                "end_date": plain(each.window.end),
-                "amount": each.amount,
+                "start_date": plain(available.window.start),
+                "end_date": plain(available.window.end),
+                "amount": available.amount,
             }
-            for each in found.windows
+            for available in found.windows
         ],
         "why_not": None if refusal is None else {"message": refusal.message, **refusal.details},
     }

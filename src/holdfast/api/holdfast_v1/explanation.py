@@ -106,8 +106,8 @@ def _seen(case: Case) -> Iterator[str]:
         yield f"{_time(died, incident)}: {_server(incident)} {verb} on {incident.host}."
     yield f"{opened}: the incident was opened, about {_what(case)}{where}."
     if incident.kind == model.ALARM:
-        told = [one for one in case.timeline if isinstance(one.data, AlarmEvidence)]
-        yield from (f"{_time(one.at, incident)}: {_end(one.sentence)}" for one in told)
+        events = [one for one in case.timeline if isinstance(one.data, AlarmEvidence)]
+        yield from (f"{_time(one.at, incident)}: {_end(one.sentence)}" for one in events)
     known = incident.host_progress
     yield from fence_lines(known, incident)
     yield from _proof(known, incident)
@@ -213,10 +213,11 @@ def fence_lines(known: HostProgress, incident: model.Incident) -> Iterator[str]:
 
 def _proof(known: HostProgress, incident: model.Incident) -> Iterator[str]:
     """Yield sentences about the proof of power off, including the confirmation by an operator."""
-    if said := known.confirmed_off:
-        at = _time(said.at, incident)
-        off = f"is off{model.DESPITE_POWER_ON if said.reads_on else ''}"
-        yield f"{at}: {said.author} said that {incident.host} {off}: {_end(said.reason)}"
+    if confirmed_off := known.confirmed_off:
+        at = _time(confirmed_off.at, incident)
+        off = f"is off{model.DESPITE_POWER_ON if confirmed_off.reads_on else ''}"
+        who, why = confirmed_off.author, _end(confirmed_off.reason)
+        yield f"{at}: {who} said that {incident.host} {off}: {why}"
     if evidence := known.evidence:
         at = _time(evidence.at, incident)
         yield f"{at}: proof that it is off: {_end(evidence.sentence)}"
@@ -317,10 +318,14 @@ def _took(case: Case, now: datetime) -> Iterator[str]:
     off = incident.host_progress.evidence
     if began and off:
         yield f"Until it was sure that the host is off: {span(off.at - began)}."
-    starts = [one.started_at for one in case.servers if one.started_at]
-    ends = [one.ended_at for one in case.servers if one.ended_at and one.started_at]
+    starts = [server_move.started_at for server_move in case.servers if server_move.started_at]
+    ends = [
+        server_move.ended_at
+        for server_move in case.servers
+        if server_move.ended_at and server_move.started_at
+    ]
     if starts and ends:
-        moved = sum(one.status == SUCCEEDED for one in case.servers)
+        moved = sum(server_move.status == SUCCEEDED for server_move in case.servers)
         lasted = span(max(ends) - min(starts))
         yield f"Moving servers: {lasted}, {moved} of {len(case.servers)} moved."
     died, ran = _died(incident), incident.guest_progress.ran_again_at
@@ -346,10 +351,10 @@ def _left(case: Case) -> Iterator[str]:
         yield f"It is being worked on: {_end(incident.sentence)}"
     else:
         yield f"It is over, {status}: {_end(incident.sentence)}"
-    waiting = sum(one.status in (PENDING, ONGOING) for one in case.servers)
+    waiting = sum(server_move.status in (PENDING, ONGOING) for server_move in case.servers)
     if waiting:
         yield f"{_servers(waiting)} on the way or waiting."
-    failed = [one for one in case.servers if one.status == FAILED]
+    failed = [server_move for server_move in case.servers if server_move.status == FAILED]
     if failed and not incident.is_open:
         yield f"{_servers(len(failed))} left on {incident.host}."
     may_retry = incident.kind in model.WORK and (failed or not incident.host_progress.back_at)

@@ -40,15 +40,17 @@ VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
 def index(request: Request) -> Response:
-    return Response({"failover": [view(one) for one in request.services.store.failover.report()]})
+    return Response(
+        {"failover": [view(capacity) for capacity in request.services.store.failover.report()]}
+    )
 
 
 def keep(request: Request) -> Response:
     """Set the number of hosts to keep free. Bookings stay; the response reports a shortage."""
     store = request.services.store.failover
     segment_id = store.keep(request.path["segment_id"], request.body["kept"])
-    (found,) = [one for one in store.report() if one.segment_id == segment_id]
-    return Response({"failover": view(found)})
+    (capacity,) = [one for one in store.report() if one.segment_id == segment_id]
+    return Response({"failover": view(capacity)})
 
 
 def view(capacity: Capacity) -> dict[str, Any]:

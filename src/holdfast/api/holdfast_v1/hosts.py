@@ -120,7 +120,10 @@ def health(request: Request) -> Response:
 
 def _since(words: Iterable[MonitorReport]) -> str | None:
     """Return the earliest time from which a monitor reports a concern."""
-    since = min((one.since for one in words if one.is_concern), default=None)
+    since = min(
+        (monitor_report.since for monitor_report in words if monitor_report.is_concern),
+        default=None,
+    )
     return since.isoformat() if since else None
 
 

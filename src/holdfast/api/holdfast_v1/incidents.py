@@ -186,8 +186,8 @@ def show(request: Request) -> Response:
 
 def explain(request: Request) -> Response:
     store = request.services.store
-    told = explanation.story(_case(request), store.database.now())
-    return Response({"explanation": explanation.view(told)})
+    story = explanation.story(_case(request), store.database.now())
+    return Response({"explanation": explanation.view(story)})
 
 
 def retry(request: Request) -> Response:
@@ -279,9 +279,9 @@ def view(case: Case) -> dict[str, Any]:
         "work": None if case.work is None else _picked(_WORK, case.work),
         "verdicts": [_picked(_VERDICT, row) for row in case.verdicts],
         "steps": _steps(case),
-        "servers": [_server(one) for one in case.servers],
+        "servers": [_server(server_move) for server_move in case.servers],
         "reports": [_report(row) for row in case.reports],
-        "timeline": [_event(one) for one in case.timeline],
+        "timeline": [_event(event) for event in case.timeline],
         "details": details_plain(case.incident.details),
     }
 

@@ -164,9 +164,9 @@ def register(request: Request) -> Response:
     """Register a monitor; 201 with the token. A second registration returns the same token."""
     observer, services = request.body["observer"], request.services
     token = tokens.new_token(observer, services.conf.auth.agent_secret_file)
-    made = services.store.monitors.register(observer, request.caller.user_id)
-    said = {"observer": observer, "token": token, "registered_by": made.by}
-    return Response({"monitor": {**said, "registered_at": plain(made.at)}}, status=201)
+    registration = services.store.monitors.register(observer, request.caller.user_id)
+    said = {"observer": observer, "token": token, "registered_by": registration.by}
+    return Response({"monitor": {**said, "registered_at": plain(registration.at)}}, status=201)
 
 
 def unregister(request: Request) -> Response:
@@ -182,12 +182,12 @@ def index(request: Request) -> Response:
 
 
 def _listed(one: Listed, now: datetime) -> dict[str, Any]:
-    made, view = one.registration, one.view
+    registration, view = one.registration, one.view
     return {
         "observer": one.observer,
-        "registered": made is not None,
-        "registered_by": made.by if made else None,
-        "registered_at": plain(made.at) if made else None,
+        "registered": registration is not None,
+        "registered_by": registration.by if registration else None,
+        "registered_at": plain(registration.at) if registration else None,
         "hint": _hint(one),
         "fresh": view is not None and view.is_fresh(now),
         **(_UNHEARD if view is None else _monitor(view)),
@@ -216,16 +216,16 @@ _UNHEARD: Mapping[str, Any] = {
 
 
 def _monitor(one: View) -> dict[str, Any]:
-    seen = one.picture
+    picture = one.picture
     return {
         "kind": one.kind,
         "seen_at": plain(one.seen_at),
-        "networks": {name: _sight(sight) for name, sight in seen.networks.items()},
-        "strategy_source": seen.strategy.source,
-        "hosts": len(seen.places),
-        "problem": seen.problem,
-        "waiting": seen.waiting,
-        "parked": seen.parked,
+        "networks": {name: _sight(sight) for name, sight in picture.networks.items()},
+        "strategy_source": picture.strategy.source,
+        "hosts": len(picture.places),
+        "problem": picture.problem,
+        "waiting": picture.waiting,
+        "parked": picture.parked,
     }
 
 

@@ -35,12 +35,12 @@ VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
 def index(request: Request) -> Response:
-    found = request.services.store.operations.list_all(
+    operations = request.services.store.operations.list_all(
         subject=request.query.get("subject"),
         status=request.query.get("status"),
         limit=request.query.get("limit", LIMIT["default"]),
     )
-    return Response({"operations": [view(operation) for operation in found]})
+    return Response({"operations": [view(operation) for operation in operations]})
 
 
 def view(operation: Operation) -> dict[str, Any]:

@@ -114,9 +114,9 @@ def resume(request: Request) -> Response:
 def approve(request: Request) -> Response:
     """Approve a mass failure; 202. Recovery held by the mass-failure guard continues."""
     why, domain = reason(request), request.body.get("domain", "").strip()
-    made = request.services.store.orders.approve(request.caller.user_id, why, domain)
-    shown = {name: plain(getattr(made, name)) for name in _APPROVAL}
-    return Response({"approval": {**shown, "domain": made.domain or None}}, status=202)
+    approval = request.services.store.orders.approve(request.caller.user_id, why, domain)
+    shown = {name: plain(getattr(approval, name)) for name in _APPROVAL}
+    return Response({"approval": {**shown, "domain": approval.domain or None}}, status=202)
 
 
 def pause_view(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

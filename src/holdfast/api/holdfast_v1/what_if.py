@@ -90,10 +90,10 @@ def ask(request: Request) -> Response:
     """Preview repair and recovery after a failure; NotFound for an unknown host or rack."""
     hosts = _hosts(request)
     dead = _dead(hosts, *(request.body.get(name, ()) for name in ("hosts", "racks")))
-    thought = [one.name for one in dead if one.enrolled]
+    thought = [host.name for host in dead if host.enrolled]
     failing, left_out = thought[:MOST_FAILED], thought[MOST_FAILED:]
     report = request.services.manager.plan_repair(request.caller, tuple(failing), ())
-    gone = {one.name for one in dead} - {*left_out}
+    gone = {host.name for host in dead} - {*left_out}
     return Response({"what_if": _view(request, hosts, report, gone, dead, left_out)})
 
 
@@ -110,20 +110,20 @@ def _view(
         if move.active:
             replacements.setdefault(move.lease_id, set()).update(move.joins)
     taken = {name for names in replacements.values() for name in names}
-    found = what_if.preview(_known(request, hosts), gone, replacements)
+    previews = what_if.preview(_known(request, hosts), gone, replacements)
     sizes = request.services.store.ledger.sizes()
     after = what_if.After(gone | {*report.failed}, taken, sizes)
     settings = request.services.conf.recovery
     return {
-        "hosts": [one.name for one in dead],
+        "hosts": [host.name for host in dead],
         "left_out": list(left_out),
-        "already": [one.name for one in hosts if one.enrolled and one.state not in USABLE],
+        "already": [host.name for host in hosts if host.enrolled and host.state not in USABLE],
         "repair": repair.view(report),
         "recovery": {
-            **asdict(what_if.sums(found)),
+            **asdict(what_if.sums(previews)),
             "evacuate_all": settings.evacuate_all,
             "ha_key": settings.ha_key,
-            "hosts": [_servers(one) for one in found],
+            "hosts": [_servers(preview) for preview in previews],
         },
         "racks": [_left(one) for one in what_if.left(hosts, after, what_if.RACK)],
         "segments": [_left(one) for one in _segments(request, hosts, after)],
@@ -142,7 +142,7 @@ def _segments(request: Request, hosts: Sequence[Host], after: what_if.After) -> 
     """Return the segments that keep hosts free for failures."""
     if not request.allowed(FAILOVER):
         return ()
-    kept = {one.name: one.kept for one in request.services.store.failover.report()}
+    kept = {capacity.name: capacity.kept for capacity in request.services.store.failover.report()}
     found = what_if.left(hosts, after, what_if.SEGMENT, kept)
     return [one for one in found if one.kept]
 
@@ -150,7 +150,7 @@ def _segments(request: Request, hosts: Sequence[Host], after: what_if.After) -> 
 def _hosts(request: Request) -> list[Host]:
     """Return all hosts. Open incidents count even if the caller may not list incidents."""
     look, counts = request.services.store.wall.snapshot(), guest_counts(request)
-    hit = {short(one.host) for one in look.open if one.kind == HOST}
+    hit = {short(incident.host) for incident in look.open if incident.kind == HOST}
     hidden = not (request.caller.is_admin or request.allowed(HOLDERS))
     return [
         Host(
@@ -180,7 +180,7 @@ def _holders(look: WallSnapshot, host_id: int, *, hidden: bool) -> Sequence[Hold
 
 
 def _dead(hosts: Sequence[Host], names: Sequence[str], racks: Sequence[str]) -> list[Host]:
-    known = {one.rack for one in hosts if one.rack}
+    known = {host.rack for host in hosts if host.rack}
     for rack in racks:
         if rack not in known:
             said = ", ".join(sorted(known)[:20]) or "none"
@@ -190,13 +190,13 @@ def _dead(hosts: Sequence[Host], names: Sequence[str], racks: Sequence[str]) -> 
         by.setdefault(short(one.name), []).append(one)
         by.setdefault(str(one.id), []).append(one)
     chosen = {_named(by.get(short(name), ()), name) for name in names}
-    return [one for one in hosts if one.id in chosen or one.rack in {*racks}]
+    return [host for host in hosts if host.id in chosen or host.rack in {*racks}]
 
 
 def _named(alike: Sequence[Host], name: str) -> int:
-    for one in alike:
-        if same(one.name, name) or str(one.id) == name:
-            return one.id
+    for host in alike:
+        if same(host.name, name) or str(host.id) == name:
+            return host.id
     raise NotFound(f"no host has the name or id {name[:80]!r}: holdfast host list")
 
 
@@ -206,7 +206,7 @@ def _known(request: Request, hosts: Sequence[Host]) -> what_if.Known:
     return what_if.Known(
         now,
         hosts,
-        {one.host_id: one for one in store.segments.all_members()},
+        {segment_host.host_id: segment_host for segment_host in store.segments.all_members()},
         {_segment_of(row): _switch(row) for row in store.switches.all_pauses()},
         [
             (row["matcher"], _switch(row))

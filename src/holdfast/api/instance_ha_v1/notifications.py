@@ -111,20 +111,26 @@ def index(request: Request) -> Response:
     if "source_host_uuid" in request.query:
         where["segment_host_uuid"] = request.query["source_host_uuid"]
     since = request.query.get("generated-since")
-    found = request.services.store.notifications.list_all(
+    notifications = request.services.store.notifications.list_all(
         where, page(request), since=parse(since, "generated-since") if since else None
     )
-    names = _hostnames(request, found)
-    return Response({"notifications": [view(one, request.microversion, names) for one in found]})
+    names = _hostnames(request, notifications)
+    return Response(
+        {
+            "notifications": [
+                view(notification, request.microversion, names) for notification in notifications
+            ]
+        }
+    )
 
 
 def show(request: Request) -> Response:
     store = request.services.store.notifications
-    found = store.notification(request.path["notification_id"])
-    shown = view(found, request.microversion, _hostnames(request, [found]))
+    notification = store.notification(request.path["notification_id"])
+    shown = view(notification, request.microversion, _hostnames(request, [notification]))
     if request.microversion >= _DETAILS:
-        ended_well = found.status in ("finished", "ignored")
-        progress = store.progress(found)
+        ended_well = notification.status in ("finished", "ignored")
+        progress = store.progress(notification)
         shown["recovery_workflow_details"] = details(progress, ended_well=ended_well)
     return Response({"notification": shown})
 
@@ -141,13 +147,13 @@ def create(request: Request) -> Response:
     )
     interval = timedelta(seconds=request.services.conf.recovery.duplicate_interval_s)
     try:
-        made = request.services.store.notifications.admit(
+        notification = request.services.store.notifications.admit(
             request.services.new_id(), new, interval=interval
         )
     except StaleWrite as error:  # 409 would tell the monitor that the report is stored
         raise Unavailable("the report could not be written just now, send it again") from error
     request.services.wake()
-    shown = view(made, request.microversion, _hostnames(request, [made]))
+    shown = view(notification, request.microversion, _hostnames(request, [notification]))
     return Response({"notification": shown}, status=202)
 
 
@@ -155,7 +161,9 @@ def _hostnames(request: Request, found: Sequence[Notification]) -> Mapping[str, 
     """Return host names by segment host id; empty below version 1.4."""
     if request.microversion < OURS or not found:
         return {}
-    return request.services.store.notifications.hostnames([one.segment_host_uuid for one in found])
+    return request.services.store.notifications.hostnames(
+        [notification.segment_host_uuid for notification in found]
+    )
 
 
 def view(

@@ -54,18 +54,18 @@ UPDATE = wrapped("segment", _FIELDS)
 
 def index(request: Request) -> Response:
     where = filters(request, ("name", "recovery_method", "service_type"), ("enabled",))
-    found = request.services.store.segments.list_all(where, page(request))
-    return Response({"segments": [view(one, request.microversion) for one in found]})
+    segments = request.services.store.segments.list_all(where, page(request))
+    return Response({"segments": [view(segment, request.microversion) for segment in segments]})
 
 
 def show(request: Request) -> Response:
-    found = request.services.store.segments.segment(request.path["segment_id"])
-    return Response({"segment": view(found, request.microversion)})
+    segment = request.services.store.segments.segment(request.path["segment_id"])
+    return Response({"segment": view(segment, request.microversion)})
 
 
 def create(request: Request) -> Response:
-    made = request.services.store.segments.create(request.services.new_id(), _values(request))
-    return Response({"segment": view(made, request.microversion)}, status=201)
+    segment = request.services.store.segments.create(request.services.new_id(), _values(request))
+    return Response({"segment": view(segment, request.microversion)}, status=201)
 
 
 def update(request: Request) -> Response:
@@ -139,8 +139,12 @@ HOST_UPDATE = wrapped("host", _HOST_FIELDS)
 
 def list_hosts(request: Request) -> Response:
     where = filters(request, ("name", "type", "control_attributes"), _FLAGS)
-    found = request.services.store.segments.hosts(request.path["segment_id"], where, page(request))
-    return Response({"hosts": [host_view(one, request.microversion) for one in found]})
+    segment_hosts = request.services.store.segments.hosts(
+        request.path["segment_id"], where, page(request)
+    )
+    return Response(
+        {"hosts": [host_view(segment_host, request.microversion) for segment_host in segment_hosts]}
+    )
 
 
 def show_host(request: Request) -> Response:
@@ -152,8 +156,8 @@ def create_host(request: Request) -> Response:
     services.store.segments.segment(ref)  # NotFound before the manager asks the cloud
     values = _host_values(request)
     host_id = services.manager.know_host(request.caller, values.pop("name"))
-    made = services.store.segments.add_host(services.new_id(), ref, host_id, values)
-    return Response({"host": host_view(made, request.microversion)}, status=201)
+    segment_host = services.store.segments.add_host(services.new_id(), ref, host_id, values)
+    return Response({"host": host_view(segment_host, request.microversion)}, status=201)
 
 
 def update_host(request: Request) -> Response:

@@ -19,8 +19,8 @@ ENROL = {
 
 
 def index(request: Request) -> Response:
-    found = request.services.store.ledger.floatingips()
-    return Response({"floatingips": [view(one) for one in found]})
+    floating_ips = request.services.store.ledger.floatingips()
+    return Response({"floatingips": [view(floating_ip) for floating_ip in floating_ips]})
 
 
 def show(request: Request) -> Response:

@@ -131,11 +131,11 @@ def _known(reservation: Reservation) -> dict[str, Any]:
 def _got(reservation: Reservation, addresses: Addresses, for_admin: bool) -> dict[str, Any]:
     """Return the resources a reservation holds: hosts with slots, floating IPs, other resources."""
     shows = for_admin or reservation.resource_type not in _HIDDEN
-    held = reservation.allocations
-    things = [a.thing for a in held if a.thing is not None]
+    allocations = reservation.allocations
+    things = [a.thing for a in allocations if a.thing is not None]
     ids = [floatingip.id_of(thing) for thing in things if floatingip.is_key(thing)]
     others = [thing for thing in things if not floatingip.is_key(thing)]
-    hosts = [_host_view(a) for a in held if a.host_id is not None] if shows else []
+    hosts = [_host_view(a) for a in allocations if a.host_id is not None] if shows else []
     got: dict[str, Any] = {"hosts": hosts}
     if ids:
         got["floatingips"] = [{"id": id_, "address": addresses.get(id_)} for id_ in ids]
@@ -282,7 +282,7 @@ def show(request: Request) -> Response:
 
 def create(request: Request) -> Response:
     body = request.body
-    wanted = NewLease(
+    new_lease = NewLease(
         id=request.services.new_id(),
         name=body["name"],
         start=parse(body["start_date"], "start_date"),
@@ -291,14 +291,14 @@ def create(request: Request) -> Response:
         reservations=tuple(new_reservation(r) for r in body.get("reservations", [])),
         dry_run=body.get("dry_run", False),
     )
-    if wanted.dry_run:
-        return _previewed(request, request.services.manager.create_lease(request.caller, wanted))
+    if new_lease.dry_run:
+        return _previewed(request, request.services.manager.create_lease(request.caller, new_lease))
     try:
-        request.services.manager.create_lease(request.caller, wanted)
+        request.services.manager.create_lease(request.caller, new_lease)
     except Unavailable:  # the response may be lost, not the lease: look for the id
-        if not request.services.store.ledger.with_events(lease_id=wanted.id):
+        if not request.services.store.ledger.with_events(lease_id=new_lease.id):
             raise
-    return _shown(request, wanted.id, status=201)
+    return _shown(request, new_lease.id, status=201)
 
 
 def update(request: Request) -> Response:
@@ -412,7 +412,10 @@ class _Writer:
 
     @cached_property
     def _enrolled(self) -> Addresses:
-        return {one.id: one.address for one in self._services.store.ledger.floatingips()}
+        return {
+            floating_ip.id: floating_ip.address
+            for floating_ip in self._services.store.ledger.floatingips()
+        }
 
 
 def _page(

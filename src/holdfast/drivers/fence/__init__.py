@@ -32,7 +32,7 @@ def connect(conf: cfg.ConfigOpts, clock: Clock) -> Fences:
 
     def load(device: Device) -> Driver:
         try:
-            made: Driver = entries[device.driver].load()(device, conf, clock)
+            driver: Driver = entries[device.driver].load()(device, conf, clock)
         except ImportError as error:
             raise DriverError(
                 PORT,
@@ -40,7 +40,7 @@ def connect(conf: cfg.ConfigOpts, clock: Clock) -> Fences:
                 " pip install holdfast[fence]",
                 retryable=False,
             ) from error
-        return made
+        return driver
 
     given = []
     if not options.devices_file and conf.cloud.driver == "sim":

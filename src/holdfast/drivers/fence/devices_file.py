@@ -233,15 +233,15 @@ class DeviceFile:
         """Return the device of a host: by name, else by the first matching pattern; NotFound."""
         named = [one for one in self.devices if not one.many]
         exact = [one for one in named if one.hosts == host]
-        found = exact or [one for one in named if one.covers(host)]
-        if len(found) > 1:
-            names = ", ".join(one.hosts for one in found)
+        devices = exact or [one for one in named if one.covers(host)]
+        if len(devices) > 1:
+            names = ", ".join(one.hosts for one in devices)
             raise DriverError(
                 PORT,
                 f"{host} could be any of {names}: give it a device under its own name",
                 retryable=False,
             )
-        for device in (*found, *(one for one in self.devices if one.many)):
+        for device in (*devices, *(one for one in self.devices if one.many)):
             if device.covers(host):
                 return device
         raise NotFound(
@@ -250,7 +250,7 @@ class DeviceFile:
 
     def names(self) -> Sequence[str]:
         """Return the hosts with a device of their own name."""
-        return [one.hosts for one in self.devices if not one.many]
+        return [device.hosts for device in self.devices if not device.many]
 
 
 _FIELD = {"i_accept_that_servers_may_run_twice": "accepted"}

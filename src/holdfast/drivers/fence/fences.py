@@ -84,8 +84,8 @@ class Fences:
 
     def close(self) -> None:
         with self._lock:
-            made, self._made = self._made, {}
-        for driver in made.values():
+            drivers, self._made = self._made, {}
+        for driver in drivers.values():
             driver.close()
 
     def _find(self, host: str) -> tuple[str, Device, Driver]:

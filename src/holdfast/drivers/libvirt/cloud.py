@@ -43,18 +43,20 @@ class LibvirtHosts:
         answering = self._looks.reached()
         with self._looks.book.file.transaction() as db:
             rows = {row["name"]: row for row in db.execute("SELECT * FROM hosts")}
-        known = self._looks.settings.hosts
-        return [_host(one, rows[one.name], answering) for one in known]
+        hosts = self._looks.settings.hosts
+        return [_host(host, rows[host.name], answering) for host in hosts]
 
     def find(self, name: str) -> CloudHost:
-        for one in self.list():
-            if one.uuid == name or same(one.service_host, name):
+        for cloud_host in self.list():
+            if cloud_host.uuid == name or same(cloud_host.service_host, name):
                 ratio = self._looks.settings.ram_ratio
                 return replace(
-                    one,
+                    cloud_host,
                     inventories={
-                        "VCPU": Inventory(one.vcpus, most=one.vcpus),
-                        "MEMORY_MB": Inventory(one.memory_mb, ratio=ratio, most=one.memory_mb),
+                        "VCPU": Inventory(cloud_host.vcpus, most=cloud_host.vcpus),
+                        "MEMORY_MB": Inventory(
+                            cloud_host.memory_mb, ratio=ratio, most=cloud_host.memory_mb
+                        ),
                     },
                 )
         raise NotFound(f"there is no host {name} in [libvirt] hosts")
@@ -205,7 +207,7 @@ class LibvirtCloud:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.call_timeout_s = settings.call_timeout_s
         self._file = File(settings.state)
-        names = [one.name for one in settings.hosts]
+        names = [host.name for host in settings.hosts]
         self._looks = HostPoller(settings, GuestRegistry(self._file, clock, names))
         deeds, rooms = DomainTasks(self._looks), Rooms(self._looks)
         servers = LibvirtServers(deeds, rooms)

@@ -90,20 +90,20 @@ def _said(root: ElementTree.Element) -> dict[str, str]:
 
 
 def _disks(root: ElementTree.Element) -> Sequence[Disk]:
-    found = []
-    for one in root.iterfind("devices/disk"):
-        source, target = one.find("source"), one.find("target")
-        if source is None or one.get("device", "disk") not in ("disk", "lun"):
+    disks = []
+    for element in root.iterfind("devices/disk"):
+        source, target = element.find("source"), element.find("target")
+        if source is None or element.get("device", "disk") not in ("disk", "lun"):
             continue  # an empty drive, or a CD: libvirt handles a missing CD
-        kind = one.get("type", "file")
+        kind = element.get("type", "file")
         where = source.get("file") or source.get("dev") or source.get("dir") or ""
         if kind == "volume":
             where = f"pool:{source.get('pool', '')}"
         elif kind == "network":
             where = f"{source.get('protocol', '')}:{source.get('name', '')}"
         name = target.get("dev", "") if target is not None else ""
-        found.append(Disk(name, kind, where))
-    return found
+        disks.append(Disk(name, kind, where))
+    return disks
 
 
 def stays(guest: Facts, shared: Sequence[str], *, autostart: bool) -> str:

@@ -360,9 +360,9 @@ def _port(nic: ET.Element, ifname: str, ports: list[str]) -> str:
 
     Open vSwitch interfaces name it; otherwise Neutron's tap carries the first letters of the id.
     """
-    said = nic.find("virtualport/parameters")
-    if said is not None and said.get("interfaceid"):
-        return said.get("interfaceid", "")
+    element = nic.find("virtualport/parameters")
+    if element is not None and element.get("interfaceid"):
+        return element.get("interfaceid", "")
     begins = ifname[3:] if ifname.startswith(("tap", "vhu")) else ""
     return next((port for port in ports if begins and port.startswith(begins)), "")
 

@@ -184,11 +184,11 @@ class Reader:
             about = self._known.get(uuid, GuestFacts()).metadata
             return Guest(uuid, name, "unknown", "no_answer", metadata=dict(about))
         self._known[uuid] = known
-        found = Guest(uuid, name, state, reason, lasts, autostart, known.metadata)
+        guest = Guest(uuid, name, state, reason, lasts, autostart, known.metadata)
         if (state, reason) != ("paused", "ioerror"):
-            return found
+            return guest
         what, disk, path = self._error(uuid, name, known)
-        return replace(found, error=what, disk=disk, path=path)
+        return replace(guest, error=what, disk=disk, path=path)
 
     def _error(self, uuid: str, name: str, known: GuestFacts) -> tuple[str, str, str]:
         """Return error, disk and path of the I/O error.
@@ -218,7 +218,9 @@ def _worst(errors: Mapping[str, int], known: GuestFacts) -> tuple[str, str, str]
     """Return error, disk and path of a failing disk; other errors go before `enospc`."""
     for number, word in sorted(domain_xml.DISK_ERROR.items()):
         for disk in sorted(name for name, error in errors.items() if error == number):
-            paths = (one.path for one in known.disks.values() if one.name == disk)
+            paths = (
+                guest_disk.path for guest_disk in known.disks.values() if guest_disk.name == disk
+            )
             return word, disk, next(paths, "")
     return "", "", ""
 
@@ -624,11 +626,11 @@ class LibvirtGuests:
     # Readings
 
     def _reconcile(self) -> None:
-        found, at = self._reader.read(self._patience)
-        for gone in self._facts.keys() - {one.uuid for one in found}:
+        guests, at = self._reader.read(self._patience)
+        for gone in self._facts.keys() - {guest.uuid for guest in guests}:
             self._facts.pop(gone, None)
         if self._teller is not None:
-            self._teller.put_reading(lambda listener: listener.reconciled(found, at))
+            self._teller.put_reading(lambda listener: listener.reconciled(guests, at))
 
     def _read_wanted(self) -> None:
         while self._wanted:

@@ -68,10 +68,10 @@ class LibvirtHeartbeats:
                 self._lines.ask("a line", lambda line: None, ANSWER_S)
         except self._libvirt.libvirtError as error:
             raise failed(self._why(error)) from error
-        found: list[Pulse] = []
+        pulses: list[Pulse] = []
         for start in range(0, len(wanted), AT_ONCE):
-            found += self._some(wanted[start : start + AT_ONCE])
-        return found
+            pulses += self._some(wanted[start : start + AT_ONCE])
+        return pulses
 
     def close(self) -> None:
         self._reading.close()
@@ -233,13 +233,13 @@ class QemuVcpus:
         pids = [int(name) for name in os.listdir(self._proc) if name.isdigit()]
         self._looks += 1
         afresh = self._looks % AFRESH == 0
-        known = {pid: one for pid, one in self._known.items() if one is not None or not afresh}
-        self._known = {pid: known[pid] if pid in known else self._of(pid) for pid in pids}
-        found: list[Vcpu] = []
+        qemus = {pid: one for pid, one in self._known.items() if one is not None or not afresh}
+        self._known = {pid: qemus[pid] if pid in qemus else self._of(pid) for pid in pids}
+        vcpus: list[Vcpu] = []
         for pid, qemu in list(self._known.items()):
             if qemu is not None:
-                found += self._threads(pid, qemu)
-        return found
+                vcpus += self._threads(pid, qemu)
+        return vcpus
 
     def _of(self, pid: int) -> _Qemu | None:
         line = _bytes(self._proc / str(pid) / "cmdline")

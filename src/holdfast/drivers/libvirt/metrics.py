@@ -325,9 +325,9 @@ class GuestRoster:
     def stands(self, uuid: str, state: str, reason: str) -> None:
         """Record a guest's state from statistics or an event."""
         with self._lock:
-            known = self._guests.get(uuid)
-            if known is not None and (known.state, known.reason) != (state, reason):
-                self._guests[uuid] = dataclasses.replace(known, state=state, reason=reason)
+            guest = self._guests.get(uuid)
+            if guest is not None and (guest.state, guest.reason) != (state, reason):
+                self._guests[uuid] = dataclasses.replace(guest, state=state, reason=reason)
                 self._roster = None
 
     def started(self, uuid: str, reason: str) -> None:
@@ -343,10 +343,10 @@ class GuestRoster:
 
     def balloon(self, uuid: str, kib: int) -> None:
         with self._lock:
-            known = self._guests.get(uuid)
-            if known is not None:
-                facts = dataclasses.replace(known.facts, balloon_kib=kib)
-                self._guests[uuid] = dataclasses.replace(known, facts=facts)
+            guest = self._guests.get(uuid)
+            if guest is not None:
+                facts = dataclasses.replace(guest.facts, balloon_kib=kib)
+                self._guests[uuid] = dataclasses.replace(guest, facts=facts)
                 self._roster = None
 
     def only(self, uuids: set[str]) -> None:
@@ -451,7 +451,7 @@ class LibvirtMeasures:
     def read(self, roster: Roster) -> HostCounters:
         at = self._clock.monotonic()
         processes = self._qemus.read(roster.guests)
-        wanted = {nic.ifname for one in roster.guests.values() for nic in one.facts.nics}
+        wanted = {nic.ifname for guest in roster.guests.values() for nic in guest.facts.nics}
         links_at = self._clock.monotonic()
         links = self._links.read(wanted)
         return HostCounters(at, self._host.read(), processes, links, links_at)
@@ -490,9 +490,9 @@ class LibvirtMeasures:
         roster = self._book.roster()
         asked = {}
         for uuid, number in self._running.items():
-            known = roster.guests.get(uuid)
-            if known is not None:
-                asked[uuid] = (number, self._what(known.facts))
+            guest = roster.guests.get(uuid)
+            if guest is not None:
+                asked[uuid] = (number, self._what(guest.facts))
         found, silent = self._bulk.round(asked)
         for uuid, said in found.items():
             state, reason = said.values.get("state.state"), said.values.get("state.reason")

@@ -480,7 +480,7 @@ class HostPoller:
     def __init__(self, settings: Settings, book: GuestRegistry) -> None:
         self.settings = settings
         self.book = book
-        self.lines: Mapping[str, Line] = {one.name: Line(one) for one in settings.hosts}
+        self.lines: Mapping[str, Line] = {host.name: Line(host) for host in settings.hosts}
         self._last: tuple[float, Collection[str]] = (float("-inf"), ())
 
     def name(self, host: str) -> str:

@@ -243,7 +243,7 @@ class LibvirtServers:
             self._looks.host(name)
         found = [one for one in self._book.all() if name in (None, _place(one))]
         servers = [one.server() for one in found]
-        return [one for one in servers if project_id in (None, one.project_id)]
+        return [server for server in servers if project_id in (None, server.project_id)]
 
     def show(self, server_id: str) -> Server:
         known, live = self._seen(server_id)

@@ -62,17 +62,17 @@ def wrong(message: str) -> DriverError:
 
 
 def _check(hosts: Sequence[Host]) -> None:
-    for number, one in enumerate(hosts):
-        if not one.name or ":" not in one.uri:
+    for number, host in enumerate(hosts):
+        if not host.name or ":" not in host.uri:
             raise wrong(
-                f"host {one.name!r}: {one.uri!r} is no URI, as qemu+ssh://root@kvm-1/system"
+                f"host {host.name!r}: {host.uri!r} is no URI, as qemu+ssh://root@kvm-1/system"
             )
         for other in hosts[:number]:
-            if same(one.name, other.name):
-                raise wrong(f"host {one.name} is there twice: give each host one name and URI")
-            if one.uri == other.uri:
+            if same(host.name, other.name):
+                raise wrong(f"host {host.name} is there twice: give each host one name and URI")
+            if host.uri == other.uri:
                 raise wrong(
-                    f"{one.name} and {other.name} have the same URI {one.uri}: which is it?"
+                    f"{host.name} and {other.name} have the same URI {host.uri}: which is it?"
                 )
 
 

@@ -48,8 +48,8 @@ class NovaHosts:
     def list(self) -> Sequence[CloudHost]:
         with self._edge.call("hosts.list") as cloud:
             zones = {service["host"]: service["zone"] for service in services(cloud)}
-            found = [_host(one, zones) for one in hypervisors(cloud)]
-        return sorted(found, key=lambda host: host.service_host)
+            cloud_hosts = [_host(one, zones) for one in hypervisors(cloud)]
+        return sorted(cloud_hosts, key=lambda host: host.service_host)
 
     def find(self, name: str) -> CloudHost:
         with self._edge.call("hosts.find", name) as cloud:
@@ -125,7 +125,7 @@ class NovaVolumes:
                 params={"all_tenants": "1"},
             )
             volumes = [_volume(one) for one in found]
-        return [one for one in volumes if server_id is None or server_id in one.server_ids]
+        return [volume for volume in volumes if server_id is None or server_id in volume.server_ids]
 
 
 def _must_be_there(cloud: Connection) -> None:

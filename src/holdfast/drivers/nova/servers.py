@@ -66,8 +66,8 @@ class NovaServers:
                 return _listed(cloud, asked)
             coming = self._consumers(cloud, host)
             own = self._directory.find(cloud, host).service_host
-            listed = _listed(cloud, {**asked, "host": own})
-            found = {server.id: server for server in listed if server.host}
+            servers = _listed(cloud, {**asked, "host": own})
+            found = {server.id: server for server in servers if server.host}
             for server_id in coming - found.keys():
                 server = _on_its_way(cloud, server_id, own)
                 if server is not None and project_id in (None, server.project_id):
@@ -358,10 +358,10 @@ class NovaMoves:
     def live_migrate(self, server_id: str, host: str | None = None) -> None:
         """Live-migrate the server; Nova also copies disks if the hosts share no storage."""
         with self._edge.call("moves.live_migrate", server_id) as cloud:
-            seen = show(cloud, server_id)
+            server = show(cloud, server_id)
             wish = self._directory.find(cloud, host).service_host if host else None
             # Nova itself would find these reasons later, if at all.
-            why = _stays(cloud, seen, wish)
+            why = _stays(cloud, server, wish)
             if why:
                 raise Conflict(f"server {server_id}: cannot live migrate it while {why}")
             wanted = {"host": wish, "block_migration": "auto"}

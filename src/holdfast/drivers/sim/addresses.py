@@ -61,12 +61,12 @@ def add_subnet(
 ) -> Subnet:
     """Add a subnet to a network; create the network if needed."""
     world.run("INSERT OR IGNORE INTO networks VALUES (?)", network_id)
-    made = Subnet(world.new_id(), network_id, cidr, gateway, tuple(pools))
+    subnet = Subnet(world.new_id(), network_id, cidr, gateway, tuple(pools))
     world.run(
         "INSERT INTO subnets VALUES (?, ?, ?, ?, ?)",
-        *(made.id, network_id, cidr, gateway, json.dumps(made.pools)),
+        *(subnet.id, network_id, cidr, gateway, json.dumps(subnet.pools)),
     )
-    return made
+    return subnet
 
 
 def _address(row: sqlite3.Row) -> Address:

@@ -78,7 +78,7 @@ def traits(row: sqlite3.Row) -> frozenset[str]:
 
 
 def _inventories_text(given: Mapping[str, Inventory]) -> str:
-    return json.dumps({key: dataclasses.asdict(one) for key, one in given.items()})
+    return json.dumps({key: dataclasses.asdict(inventory) for key, inventory in given.items()})
 
 
 def _traits_text(given: Iterable[str]) -> str:

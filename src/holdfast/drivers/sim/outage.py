@@ -163,10 +163,10 @@ def resize(world: World, id_or_name: str) -> None:
 
 
 def _server(world: World, id_or_name: str) -> sqlite3.Row:
-    found = world.all(f"{SERVERS} WHERE s.id = ?1 OR s.name = ?1", id_or_name)
-    if not found:
+    rows = world.all(f"{SERVERS} WHERE s.id = ?1 OR s.name = ?1", id_or_name)
+    if not rows:
         raise NotFound(f"simulated cloud: no server {id_or_name}")
-    if len(found) > 1:
-        raise Conflict(f"{len(found)} servers are named {id_or_name}; give an id")
-    world.subject = found[0]["id"]
-    return found[0]
+    if len(rows) > 1:
+        raise Conflict(f"{len(rows)} servers are named {id_or_name}; give an id")
+    world.subject = rows[0]["id"]
+    return rows[0]

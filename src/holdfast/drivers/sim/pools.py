@@ -183,14 +183,14 @@ class SimFlavors:
 
 def create_flavor(world: World, flavor: Flavor) -> None:
     """Create a flavor, or complete an equal flavor; also used for the demo world."""
-    found = world.all("SELECT * FROM flavors WHERE id = ? OR name = ?", flavor.id, flavor.name)
-    if not found:
+    rows = world.all("SELECT * FROM flavors WHERE id = ? OR name = ?", flavor.id, flavor.name)
+    if not rows:
         world.run(
             "INSERT INTO flavors VALUES (?, ?, ?, ?, ?, ?, '{}')",
             *(flavor.id, flavor.name, flavor.vcpus, flavor.memory_mb, flavor.disk_gb),
             flavor.public,
         )
-    elif any(_shape(_flavor(world, row)) != _shape(flavor) for row in found):
+    elif any(_shape(_flavor(world, row)) != _shape(flavor) for row in rows):
         raise Conflict(f"another flavor has the id {flavor.id} or the name {flavor.name}")
     _complete(world, flavor)
 
@@ -272,13 +272,13 @@ class SimSlots:
 
     def drop_class(self, resource_class: str) -> None:
         with self._wire.call("slots.drop_class", resource_class) as world:
-            held = world.one(
+            row = world.one(
                 "SELECT h.name FROM inventories i JOIN hosts h ON h.id = i.host_id"
                 " WHERE i.resource_class = ? ORDER BY h.name",
                 resource_class,
             )
-            if held:
-                raise Conflict(f"host {held['name']} still has slots of {resource_class}")
+            if row:
+                raise Conflict(f"host {row['name']} still has slots of {resource_class}")
 
     def create_group(self, name: str, policy: str, project_id: str) -> ServerGroup:
         with self._wire.call("slots.create_group", name) as world:
@@ -307,9 +307,9 @@ class SimSlots:
 def missing(world: World, host: sqlite3.Row, flavor: str) -> str | None:
     """Return the slots that the host lacks for a server of the flavor; None if it has all."""
     for resource_class, amount in wanted(world, flavor).items():
-        found = _inventory(world, host, resource_class)
-        if found.used + amount > found.total:
-            free = found.total - found.used
+        inventory = _inventory(world, host, resource_class)
+        if inventory.used + amount > inventory.total:
+            free = inventory.total - inventory.used
             return f"{amount} {resource_class} wanted, {free} free"
     return None
 

@@ -56,11 +56,15 @@ class ComputeMonitor:
         ]
 
     def states(self, cloud: Cloud, at: datetime) -> Sequence[StatusReport]:
-        seen = [_of_service(one, at) for one in cloud.services.list()]
+        status_reports = [_of_service(service, at) for service in cloud.services.list()]
         hypervisors = cloud.hosts.list()
-        alone = Counter(one.service_host for one in hypervisors)
+        alone = Counter(cloud_host.service_host for cloud_host in hypervisors)
         # Bare metal has many nodes behind one service: no node speaks for the service.
-        return seen + [_of_host(one, at) for one in hypervisors if alone[one.service_host] == 1]
+        return status_reports + [
+            _of_host(cloud_host, at)
+            for cloud_host in hypervisors
+            if alone[cloud_host.service_host] == 1
+        ]
 
 
 def _of_service(service: Service, at: datetime) -> StatusReport:

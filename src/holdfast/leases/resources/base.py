@@ -253,14 +253,14 @@ def by_trying(
         for hold in stock.line(host_id).within(wish.held.start.timestamp(), until.timestamp())
         if hold.end <= until.timestamp()
     }
-    found: list[Opening] = []
+    openings: list[Opening] = []
     for start in [wish.held.start, *sorted(ends)[:MOST_TRIES]]:
         window = Window(start, start + length)
         try:
             planned = plan(replace(wish, held=window), stock, ledger)
         except NotEnoughHosts:
             continue
-        found.append(Opening(window, sum(a.slots or 1 for a in planned)))
-        if len(found) >= most:
+        openings.append(Opening(window, sum(a.slots or 1 for a in planned)))
+        if len(openings) >= most:
             break
-    return found
+    return openings

@@ -64,10 +64,16 @@ class FloatingIpResource(Quiet):
     def plan(self, wish: Wish, stock: CapacitySnapshot, ledger: Ledger) -> tuple[Allocation, ...]:
         spec, enrolled = wish.spec, ledger.floatingips(wish.spec["network_id"])
         _check_required(spec, enrolled)
-        mine = [one for one in enrolled if one.thing not in wish.taken and one.reservable]
-        busy = ledger.busy_things([one.thing for one in mine], wish.held, besides=wish.lease_id)
-        chosen = choose(wish, mine, busy)
-        return tuple(Allocation(None, wish.held, thing=one.thing) for one in chosen)
+        floating_ips = [
+            floating_ip
+            for floating_ip in enrolled
+            if floating_ip.thing not in wish.taken and floating_ip.reservable
+        ]
+        busy = ledger.busy_things(
+            [floating_ip.thing for floating_ip in floating_ips], wish.held, besides=wish.lease_id
+        )
+        chosen = choose(wish, floating_ips, busy)
+        return tuple(Allocation(None, wish.held, thing=floating_ip.thing) for floating_ip in chosen)
 
     def openings(
         self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
@@ -76,18 +82,18 @@ class FloatingIpResource(Quiet):
         enrolled = ledger.floatingips(wish.spec["network_id"])
         _check_required(wish.spec, enrolled)
         length = wish.held.end - wish.held.start
-        keys = [one.thing for one in enrolled]
+        keys = [floating_ip.thing for floating_ip in enrolled]
         holds = ledger.thing_holds(keys, Window(wish.held.start, until + length))
-        found: list[Opening] = []
+        openings: list[Opening] = []
         for start in moments(wish.held.start, until, holds):
             window = Window(start, start + length)
             busy = {key for key, held in holds if _meet(held, window)}
-            free = [one for one in enrolled if one.thing not in busy]
+            free = [floating_ip for floating_ip in enrolled if floating_ip.thing not in busy]
             if len(free) >= wish.spec["amount"] and _all_there(wish.spec, free):
-                found.append(Opening(window, len(free)))
-            if len(found) >= most:
+                openings.append(Opening(window, len(free)))
+            if len(openings) >= most:
                 break
-        return found
+        return openings
 
     # Effects.
 
@@ -98,12 +104,15 @@ class FloatingIpResource(Quiet):
         late = hands.ledger.things_not_given_back(things, besides=lease.id)
         if late and _patient(hands, lease):
             raise NotYet(f"lease {', '.join(sorted(late))} has not given its addresses back yet")
-        wanted = {one.thing: one for one in hands.ledger.floatingips(_network(reservation))}
+        floating_ips = {
+            floating_ip.thing: floating_ip
+            for floating_ip in hands.ledger.floatingips(_network(reservation))
+        }
         refused: list[str] = []
         ids = set(_made(reservation))
 
         def make(key: str) -> None:
-            one = wanted[key]
+            one = floating_ips[key]
             try:
                 made = hands.cloud.addresses.create(
                     one.network_id, one.address, lease.project_id, _tags(reservation)
@@ -166,7 +175,7 @@ def moments(
     start: datetime, until: datetime, holds: Sequence[tuple[str, Window]]
 ) -> list[datetime]:
     """List the times at which more addresses may be free: the start, and each end of a hold."""
-    return [start, *sorted({held.end for _, held in holds if start < held.end <= until})]
+    return [start, *sorted({window.end for _, window in holds if start < window.end <= until})]
 
 
 def _meet(one: Window, other: Window) -> bool:
@@ -174,11 +183,11 @@ def _meet(one: Window, other: Window) -> bool:
 
 
 def _all_there(spec: Mapping[str, Any], free: Sequence[FloatingIp]) -> bool:
-    return set(spec["required_floatingips"]) <= {one.address for one in free}
+    return set(spec["required_floatingips"]) <= {floating_ip.address for floating_ip in free}
 
 
 def _check_required(spec: Mapping[str, Any], enrolled: Sequence[FloatingIp]) -> None:
-    known = {one.address for one in enrolled}
+    known = {floating_ip.address for floating_ip in enrolled}
     for address in spec["required_floatingips"]:
         if address not in known:
             raise InvalidInput(

@@ -241,8 +241,8 @@ def _wait_for_others(hands: EffectContext, lease: Lease, reservation: Reservatio
 def _servers(hands: EffectContext, names: Collection[str]) -> dict[str, Server]:
     """List all servers on these hosts, by id."""
     look = hands.calls.map if len(names) > 1 else map
-    found = look(lambda name: hands.cloud.servers.list(host=name), names)
-    return {server.id: server for servers in found for server in servers}
+    serverses = look(lambda name: hands.cloud.servers.list(host=name), names)
+    return {server.id: server for servers in serverses for server in servers}
 
 
 def _ours(reservation: Reservation) -> set[str]:
@@ -261,12 +261,12 @@ def _clear(
     ours = _ours(reservation)
     taken = hands.ledger.now() - (lease.updated_at or lease.end)
     pause_s = min(max(_LOOK_S, taken.total_seconds() / 20), 10.0)
-    found = [
+    servers = [
         server
         for server in _servers(hands, names).values()
         if normalise(server.host or "") in ours or server.project_id == lease.project_id
     ]
-    _remove(hands, found, pause_s)
+    _remove(hands, servers, pause_s)
 
 
 def _make_way(hands: EffectContext, names: Collection[str]) -> None:

@@ -154,8 +154,10 @@ def group(hands: EffectContext, lease: Lease, reservation: Reservation) -> str |
     try:
         return slots.create_group(name, policy, lease.project_id).id
     except Conflict:  # made before, perhaps with the policy before an update
-        found = [one for one in slots.groups() if one.name == name]
-    for group in found:
+        server_groups = [
+            server_group for server_group in slots.groups() if server_group.name == name
+        ]
+    for group in server_groups:
         if group.policy == policy and group.project_id == lease.project_id:
             return group.id
         slots.delete_group(group.id)
@@ -350,9 +352,9 @@ class SlotsResource(Quiet):
         # A server scheduled just before has a slot, and its host keeps slots that are used.
         hands.each(lambda name: self._leave(hands, reservation, pool, name), names)
         self._drop_class(hands, reservation)
-        for one in hands.cloud.slots.groups():
-            if one.name == name_of(reservation):
-                hands.cloud.slots.delete_group(one.id)
+        for server_group in hands.cloud.slots.groups():
+            if server_group.name == name_of(reservation):
+                hands.cloud.slots.delete_group(server_group.id)
         hands.cloud.flavors.delete(reservation.id)
         # The resync job deletes the pool once it is announced as closed.
         hands.known.forget(reservation.id)
@@ -524,9 +526,9 @@ def _clear(
     """
     flavor = {name_of(reservation), reservation.id}
     owned = hands.cloud.servers.list(project_id=lease.project_id)
-    found = {s.id: s for s in (*owned, *_on(hands, names)) if s.flavor in flavor}
+    servers = {s.id: s for s in (*owned, *_on(hands, names)) if s.flavor in flavor}
     taken = hands.ledger.now() - (lease.updated_at or lease.end)
-    _remove(hands, list(found.values()), min(max(LOOK_S, taken.total_seconds() / 20), 10.0))
+    _remove(hands, list(servers.values()), min(max(LOOK_S, taken.total_seconds() / 20), 10.0))
 
 
 def _on(hands: EffectContext, names: Collection[str]) -> Iterator[Server]:

@@ -99,12 +99,12 @@ class SlotCapacity:
         self.hosts = self._matching() if hosts is None else hosts
 
     def _matching(self) -> Sequence[Host]:
-        found = self._stock.matching(self._wanted, self.suits)
+        hosts = self._stock.matching(self._wanted, self.suits)
         order = self.request.order
-        if order is BY_ID or not found:
-            return found
-        begin = int(abs(order(found[0].id)) * 1_000_003) % len(found)  # begin elsewhere than rivals
-        return [*found[begin:], *found[:begin]]
+        if order is BY_ID or not hosts:
+            return hosts
+        begin = int(abs(order(hosts[0].id)) * 1_000_003) % len(hosts)  # begin elsewhere than rivals
+        return [*hosts[begin:], *hosts[:begin]]
 
     def among(self, hosts: Sequence[Host]) -> "SlotCapacity":
         """Return a view restricted to these hosts."""
@@ -113,8 +113,8 @@ class SlotCapacity:
     def at(self, start: float) -> "SlotCapacity":
         """Return a view of the window that begins at `start`."""
         by = timedelta(seconds=start - self._start)
-        held = Window(self.request.held.start + by, self.request.held.end + by)
-        return SlotCapacity(replace(self.request, held=held), self._stock, self.hosts)
+        window = Window(self.request.held.start + by, self.request.held.end + by)
+        return SlotCapacity(replace(self.request, held=window), self._stock, self.hosts)
 
     def suits(self, host: Host) -> bool:
         return matches(host, self._wanted)
@@ -161,23 +161,23 @@ class SlotCapacity:
     def candidates(self, wanted: int, besides: Mapping[int, int]) -> list[Host]:
         """List hosts with room, more than enough if possible; check no more hosts than that."""
         first = self._first_with_room()
-        found: list[Host] = []
+        hosts: list[Host] = []
         total = 0
         for looked, host in enumerate(chain(self.hosts[first:], self.hosts[:first])):
             if looked >= LOOK and total >= wanted:
                 break
             more = self.give(host) - besides.get(host.id, 0)
             if more > 0:
-                found.append(host)
+                hosts.append(host)
                 total += more
-        return found
+        return hosts
 
     def refusal(self) -> Refusal:
         request, left = self.request, list(self._stock.hosts.values())
         removed = []
-        for wanted in self._wanted:
-            stays = [host for host in left if wanted.test(host)]
-            removed.append((wanted.text, len(left) - len(stays)))
+        for condition in self._wanted:
+            stays = [host for host in left if condition.test(host)]
+            removed.append((condition.text, len(left) - len(stays)))
             left = stays
         said = ", ".join(f"{text} removed {count}" for text, count in removed if count)
         where = {True: " on one host", False: " on hosts of their own", None: ""}
@@ -241,7 +241,7 @@ def inventories(host: Host) -> Mapping[str, Inventory]:
 
 
 def capacity(host: Host) -> Mapping[str, int]:
-    return {name: one.capacity for name, one in inventories(host).items()}
+    return {name: inventory.capacity for name, inventory in inventories(host).items()}
 
 
 def _listed(amounts: Mapping[str, int]) -> str:
@@ -261,10 +261,10 @@ def _together(look: SlotCapacity) -> dict[int, int]:
     kept = [host for host, _allocation in look.kept() if look.give(host)]
     if request.must_keep and request.kept:
         return {host.id: request.amount for host in kept[:1]} or _as_it_is(request)
-    found = kept or look.candidates(request.amount, {})
-    if not found:
+    hosts = kept or look.candidates(request.amount, {})
+    if not hosts:
         return {}
-    best = min(found, key=lambda h: (not look.carries(h), look.room(h), request.order(h.id)))
+    best = min(hosts, key=lambda h: (not look.carries(h), look.room(h), request.order(h.id)))
     return {best.id: request.amount}
 
 
@@ -274,9 +274,9 @@ def _spread(look: SlotCapacity) -> dict[int, int]:
     chosen = _kept(look)
     wanted = request.amount - len(chosen)
     if wanted > 0:
-        found = look.candidates(wanted, chosen)
-        found.sort(key=lambda h: (not look.carries(h), look.room(h), request.order(h.id)))
-        chosen.update({host.id: 1 for host in found[:wanted]})
+        hosts = look.candidates(wanted, chosen)
+        hosts.sort(key=lambda h: (not look.carries(h), look.room(h), request.order(h.id)))
+        chosen.update({host.id: 1 for host in hosts[:wanted]})
     return chosen
 
 
@@ -286,13 +286,13 @@ def _packed(look: SlotCapacity) -> dict[int, int]:
     wanted = look.request.amount - sum(chosen.values())
     if wanted <= 0:
         return chosen
-    found = look.candidates(wanted, chosen)
-    known = {host.id for host in found}
-    found += [h for h, _a in look.kept() if h.id not in known and look.suits(h)]
+    hosts = look.candidates(wanted, chosen)
+    known = {host.id for host in hosts}
+    hosts += [h for h, _a in look.kept() if h.id not in known and look.suits(h)]
     for group in (
-        [host for host in found if host.id in chosen],
-        [host for host in found if host.id not in chosen and look.carries(host)],
-        [host for host in found if host.id not in chosen and not look.carries(host)],
+        [host for host in hosts if host.id in chosen],
+        [host for host in hosts if host.id not in chosen and look.carries(host)],
+        [host for host in hosts if host.id not in chosen and not look.carries(host)],
     ):
         wanted -= _fill(look, group, wanted, chosen)
     return chosen
@@ -399,19 +399,19 @@ def _moments(
     look: SlotCapacity, until: datetime, most: int
 ) -> Iterator[tuple[float, Sequence[Host]]]:
     """Yield the minutes at which holds end, in order, with the hosts of these holds."""
-    held = look.request.held
-    since, last = held.start.timestamp(), until.timestamp()
-    length, told, count = held.end.timestamp() - since, since, 0
+    window = look.request.held
+    since, last = window.start.timestamp(), until.timestamp()
+    length, told, count = window.end.timestamp() - since, since, 0
     for further in FURTHER:
         horizon = min(since + further * length, last)
-        found: dict[float, list[Host]] = {}
+        hostses: dict[float, list[Host]] = {}
         for host in look.hosts:
             for end in look.ends(host, told, horizon):
                 if told < end <= horizon:
-                    found.setdefault(-(-end // MINUTE_S) * MINUTE_S, []).append(host)
-        for minute in heapq.nsmallest(most - count, found):
-            yield minute, found[minute]
-        count += len(found)
+                    hostses.setdefault(-(-end // MINUTE_S) * MINUTE_S, []).append(host)
+        for minute in heapq.nsmallest(most - count, hostses):
+            yield minute, hostses[minute]
+        count += len(hostses)
         told = horizon
         if count >= most or horizon >= last:
             return

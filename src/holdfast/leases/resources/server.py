@@ -179,7 +179,7 @@ def _wanted_by_others(hands: EffectContext, reservation: Reservation) -> bool:
     own = [a for a in reservation.allocations if a.thing is not None]
     ever = Window(hands.ledger.now(), _EVER)
     holds = hands.ledger.thing_holds([a.thing for a in own if a.thing], ever)
-    return any(held not in [a.held for a in own] for _, held in holds)
+    return any(window not in [a.held for a in own] for _, window in holds)
 
 
 def _delete(hands: EffectContext, lease: Lease, server: Server) -> None:
@@ -301,11 +301,11 @@ class ServerResource(Quiet):
             raise ServerLeased(
                 f"server {wish.spec['server_id']} is leased already for some of that time"
             )
-        held = (Allocation(None, wish.held, thing=key),)
+        allocations = (Allocation(None, wish.held, thing=key),)
         host = home(wish, stock, now=ledger.now())
         if host is None:
-            return held
-        return (*held, Allocation(host.id, wish.held, slots=1, takes=takes(wish.spec)))
+            return allocations
+        return (*allocations, Allocation(host.id, wish.held, slots=1, takes=takes(wish.spec)))
 
     def need(self, wish: Wish, lost: Sequence[Allocation]) -> Need:
         """State the need for room on another host; the server itself stays with the reservation."""
@@ -318,14 +318,14 @@ class ServerResource(Quiet):
         """List the windows in which no other lease holds the server."""
         length = wish.held.end - wish.held.start
         span = Window(wish.held.start, until + length)
-        holds = [held for _, held in ledger.thing_holds([resource_key(wish.spec)], span)]
-        starts = {wish.held.start, *(held.end for held in holds if held.end <= until)}
-        found = [
+        holds = [window for _, window in ledger.thing_holds([resource_key(wish.spec)], span)]
+        starts = {wish.held.start, *(window.end for window in holds if window.end <= until)}
+        openings = [
             Opening(Window(start, start + length), 1)
             for start in sorted(starts)
-            if not any(held.start < start + length and start < held.end for held in holds)
+            if not any(window.start < start + length and start < window.end for window in holds)
         ]
-        return found[:most]
+        return openings[:most]
 
     # Effects.
 
@@ -480,7 +480,7 @@ def _anothers_s(hands: EffectContext, lease: Lease, reservation: Reservation) ->
     # This lease's hold begins later.
     holds = hands.ledger.thing_holds(keys, Window(now, now + _CLOSE))
     if holds:
-        return max((held.end - now).total_seconds() for _, held in holds) + _LOOK_S
+        return max((window.end - now).total_seconds() for _, window in holds) + _LOOK_S
     return _LOOK_S if hands.ledger.things_not_given_back(keys, besides=lease.id) else 0.0
 
 

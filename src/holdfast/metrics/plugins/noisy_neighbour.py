@@ -47,8 +47,10 @@ class NoisyNeighbour:
     def on_host(self, d: Mapping[str, Any], ctx: Context) -> None:
         """Evaluate the guests of the previous pass; `on_host` is the first callback of a pass."""
         guests, self._guests = self._guests, []
-        wanting = [one for one in guests if one.cpus + one.steal >= self._config["busy_ratio"]]
-        steal = sum(one.steal for one in wanting) / len(wanting) if wanting else 0.0
+        wanting = [
+            guest for guest in guests if guest.cpus + guest.steal >= self._config["busy_ratio"]
+        ]
+        steal = sum(guest.steal for guest in wanting) / len(wanting) if wanting else 0.0
         if len(wanting) < 2 or steal <= self._config["steal_ratio"]:
             self._since = None
             return

@@ -174,9 +174,9 @@ class Prometheus:
         self._snapshot = snapshot
         if changes:
             counts = Counter(self._changes)  # a copy: a scrape may be reading the old counter
-            for one in changes:
-                if (one.rule, one.state) in counts or len(counts) < MOST_RULES:
-                    counts[(one.rule, one.state)] += 1
+            for transition in changes:
+                if (transition.rule, transition.state) in counts or len(counts) < MOST_RULES:
+                    counts[(transition.rule, transition.state)] += 1
             self._changes = counts
 
     def start(self) -> None:

@@ -80,21 +80,21 @@ class Export:
     def sent(self, sample: Sample) -> None:
         """Record that a sample was sent."""
         entity, now = sample.entity, sample.monotonic
-        known = self._sent.setdefault((entity.kind, entity.id), {})
+        sents = self._sent.setdefault((entity.kind, entity.id), {})
         again_s = self._band.refresh_s
-        if sample.field not in known:
+        if sample.field not in sents:
             again_s *= _share(f"{entity.id} {sample.field}")
-        known[sample.field] = _Sent(sample.value, now + again_s)
+        sents[sample.field] = _Sent(sample.value, now + again_s)
 
     def _of(self, snapshot: Snapshot, reading: Reading) -> Iterator[tuple[float, Sample]]:
         entity, now = reading.entity, snapshot.monotonic
         if reading.stale:
             return
-        known: Mapping[str, _Sent] = self._sent.get((entity.kind, entity.id), {})
+        sents: Mapping[str, _Sent] = self._sent.get((entity.kind, entity.id), {})
         for field, value in reading.values.items():
             if not self._fields.has(entity.kind, field) or not math.isfinite(value):
                 continue
-            last = known.get(field)
+            last = sents.get(field)
             until = -math.inf if last is None else last.fresh_until
             if last is not None and now < until and self._is_near(field, value, last.value):
                 continue
@@ -111,7 +111,7 @@ class Export:
         mine = [key for key in self._sent if key[0] == kind]
         if len(mine) <= len(table.entities):
             return
-        there = {one.id for one in table.entities}
+        there = {entity.id for entity in table.entities}
         for key in mine:
             if key[1] not in there:
                 del self._sent[key]
