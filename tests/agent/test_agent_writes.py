@@ -100,14 +100,14 @@ class House:
     @property
     def told(self) -> list[str]:
         return [
-            f"{one['evidence']['domain_name']} {one['evidence']['event']}"
-            + (" again" if "told_before" in one["evidence"] else "")
-            for one in self._bodies()
+            f"{body['evidence']['domain_name']} {body['evidence']['event']}"
+            + (" again" if "told_before" in body["evidence"] else "")
+            for body in self._bodies()
         ]
 
     @property
     def states(self) -> list[str]:
-        return [one["state"] for one in self._bodies()]
+        return [body["state"] for body in self._bodies()]
 
     def _bodies(self) -> list[dict[str, Any]]:
         rows = self.spool._db.execute("SELECT body FROM reports ORDER BY id").fetchall()

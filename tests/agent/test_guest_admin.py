@@ -271,7 +271,7 @@ def test_what_happens_is_seen_in_its_order(house: House) -> None:
             with pytest.raises(error):
                 reports.report(house.bodies()[0])
         items = list(seen(stream))
-    assert [one["what"] for one in items] == [
+    assert [item["what"] for item in items] == [
         *("event", "verdict", "event", "verdict", "told", "reading", "told"),
         *("delivery", "delivery"),
     ]
@@ -279,7 +279,7 @@ def test_what_happens_is_seen_in_its_order(house: House) -> None:
     assert (items[4]["guest"], items[4]["state"]) == ("web-1", "failed")
     assert items[5]["states"] == {"running": 2}
     assert (items[6]["guest"], items[6]["state"]) == ("web-1", "well")
-    assert [one["outcome"] for one in items[7:]] == ["waits", "refused"]
+    assert [item["outcome"] for item in items[7:]] == ["waits", "refused"]
     assert not house.tap.watched
 
 
@@ -304,7 +304,7 @@ def test_what_was_watched_can_be_replayed_and_tells_the_same(house: House) -> No
         house.hear("web-1", DIED)
         house.hear("db-1", {"kind": "lifecycle", "detail": "crashed", "reason": "panicked"})
         records += seen(stream)
-    lines = [json.dumps(one["record"]) for one in records if one and "record" in one]
+    lines = [json.dumps(record["record"]) for record in records if record and "record" in record]
     told = guest_store.replay(guest_store.read(lines, "x"), guest_filters.default())
     again = {(one.name, one.state) for _, one in told}
     assert again == {("web-1", "failed"), ("db-1", "failed")}

@@ -81,7 +81,7 @@ def test_a_guest_that_runs_again_or_never_failed_is_not_mentioned() -> None:
 def test_a_qemu_that_hung_is_looked_at_anew_so_that_its_death_is_not_taken_for_the_same() -> None:
     old = watch()
     heard(old, "stuck", kind=MONITOR)
-    assert [one.evidence["event"] for one in old.check_timers(1000.0)] == [MONITOR]
+    assert [timer.evidence["event"] for timer in old.check_timers(1000.0)] == [MONITOR]
     new, found = reborn(old, "running booted")
     assert found == []
     (death,) = new.hear(Event("u", "web", LIFECYCLE, LATER, *DIED), 102.0)

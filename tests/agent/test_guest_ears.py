@@ -108,8 +108,8 @@ def test_two_managers_share_what_is_said_and_each_word_is_written_once(office: O
                 office.world.say_raw(said)
     ears[0].wait_until(lambda: len(office.rows()) == 60)
     ears[0].wait_until(lambda: office.world.waiting() == 0)
-    for one in ears:
-        one.terminate()
+    for ear in ears:
+        ear.terminate()
     rows = office.rows()
     assert (rows.count("failed"), rows.count("noted"), len(rows)) == (40, 20, 60)
     assert office.work() == 40

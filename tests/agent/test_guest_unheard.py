@@ -195,7 +195,7 @@ def test_a_write_that_fails_forgets_no_rate_of_a_guest_that_is_gone(tmp_path: Pa
     house.go_on(house.heard(f"db {LIFECYCLE} resumed unpaused"))
     back = (f"web {LIFECYCLE} defined added", f"web {LIFECYCLE} started booted")
     house.go_on(house.heard(*back, WEB_DIED))
-    assert [one for one in house.states if one != WELL] == ["failed", "noted"]
+    assert [state for state in house.states if state != WELL] == ["failed", "noted"]
 
 
 def backlog(count: int, interval_s: float) -> list[str]:

@@ -655,7 +655,7 @@ def _others(host: Host, name: str) -> dict[str, str]:
 def _reborn(host: Host) -> None:
     """The agent was killed and started again; what it had written down is all it has. QEMUs that
     hung before still do."""
-    hangs = [one for one in host.watch.tracks.values() if "monitor stuck" in one.troubles]
+    hangs = [track for track in host.watch.tracks.values() if "monitor stuck" in track.troubles]
     said = json.loads(json.dumps(guest_store.to_plain(host.watch)))
     host.watch = guest_store.from_plain(said, host.watch.filters, host.now)
     for track in hangs:

@@ -93,7 +93,7 @@ class House:
     def told(self) -> list[str]:
         words = ("event", "detail")
         bodies = [item.body for item in self.spool.heads()]
-        return [" ".join(one["evidence"][word] for word in words) for one in bodies]
+        return [" ".join(body["evidence"][word] for word in words) for body in bodies]
 
 
 @pytest.fixture

@@ -180,7 +180,7 @@ def test_a_file_counts_as_it_is_now_and_a_bad_one_changes_nothing(tmp_path: Path
     path.write_text("services: [{name: a}, {name: nova-compute, tries: 1}]")
     named = [Service("nova-compute"), Service("b")]
     watch = ProcessWatch(host, named, ServicesFile(str(path)))
-    assert [(one.name, one.tries) for one in watch.services] == [
+    assert [(service.name, service.tries) for service in watch.services] == [
         ("nova-compute", 1),
         ("b", 3),
         ("a", 3),

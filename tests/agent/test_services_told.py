@@ -39,7 +39,7 @@ def agent(folder: Path, spool: Outbox) -> HostAgent:
 
 
 def bodies(spool: Outbox) -> list[dict[str, Any]]:
-    return [dict(one.body) for one in spool.heads()]
+    return [dict(head.body) for head in spool.heads()]
 
 
 def test_what_does_not_fit_on_the_disk_is_said_when_there_is_room(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_failure_that_is_over_before_it_could_be_told_says_so(path: str) -> No
 
     class Ears:
         def report(self, body: Mapping[str, Any]) -> None:
-            item = next(one for one in spool.heads() if one.body == body)
+            item = next(head for head in spool.heads() if head.body == body)
             sent.append((item.subject, body["state"], body["evidence"].get("over_since", "")))
 
         def view(self, observer: str, body: Mapping[str, Any]) -> None:

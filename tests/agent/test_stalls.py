@@ -97,7 +97,7 @@ def test_if_most_guests_starve_the_host_is_named_once_and_none_of_them(
     host.live(30, RUNS, RUNS, RUNS, SLEEPS, SLEEPS)
     host.live(300, STARVES, STARVES, RUNS, SLEEPS, SLEEPS)
     assert host.said == []
-    (said,) = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert "2 of the 3 guests that want to run" in said
     host.live(10, STARVES, RUNS, RUNS, SLEEPS, SLEEPS)
     assert "get processors again" in caplog.text

@@ -85,8 +85,8 @@ def watched(of: Day) -> Seen:
     for snapshot in snapshots(of):
         engine.evaluate(snapshot)
         now: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for one in engine.alarms():
-            now[one.rule, one.state].add(one.name)
+        for alarm in engine.alarms():
+            now[alarm.rule, alarm.state].add(alarm.name)
         for rule, states in found.items():
             for state, steps in states.items():
                 steps.append(frozenset(now[rule, state]))

@@ -24,7 +24,7 @@ def own(when: str = "> 90", field: str = "x", more: str = "") -> str:
 def go(world: World, count: int, x: float = 95.0, y: float = 10.0) -> dict[str, str]:
     for _ in range(count):
         world.see(a={"x": x, "y": y, "z": x})
-    return {one.rule: one.state for one in world.engine.alarms()}
+    return {alarm.rule: alarm.state for alarm in world.engine.alarms()}
 
 
 def test_a_rule_that_did_not_change_keeps_its_time() -> None:
@@ -64,7 +64,7 @@ def test_another_level_keeps_when_a_burst_was_counted_last() -> None:
         look(300, False)
     world.engine.apply(one_rule("burst: 59s, clear: 100", when="> 100"))
     look(300, True)  # of thirty seconds, each of which spent two
-    assert [one.state for one in world.engine.alarms()] == ["firing"]
+    assert [alarm.state for alarm in world.engine.alarms()] == ["firing"]
 
 
 def test_other_numbers_end_what_was_and_say_so() -> None:
@@ -72,7 +72,7 @@ def test_other_numbers_end_what_was_and_say_so() -> None:
     go(world, 6)
     world.engine.apply(rules(two(own(field="z")), 2))
     go(world, 3)
-    ended = [one for one in world.changes if one.state == "ok"]
+    ended = [change for change in world.changes if change.state == "ok"]
     assert [(one.rule, one.reason) for one in ended] == [("own", "rule changed")]
     assert [one.event for one in world.told if one.rule == "own"] == ["raised", "cleared"]
 
@@ -100,7 +100,7 @@ def test_every_message_says_which_rules_were_in_force() -> None:
     other = rules("rules:\n  - {id: r, on: guest, field: x, when: '> 90', for: 1s}", 2)
     world.engine.apply(other)
     world.run(95)
-    assert [one.version for one in world.changes] == [world.rules.version, other.version]
+    assert [change.version for change in world.changes] == [world.rules.version, other.version]
     assert world.rules.version.startswith("1-") and other.version.startswith("2-")
 
 
@@ -133,10 +133,10 @@ def test_new_rules_are_tried_on_the_last_pass_and_touch_nothing() -> None:
     world = World(one_rule("for: 5s"))
     assert world.engine.try_out(world.rules) == []
     world.see(a=95, b=50, c=None)
-    before = {one.key for one in world.engine.alarms()}
+    before = {alarm.key for alarm in world.engine.alarms()}
     (trial,) = world.engine.try_out(one_rule("for: 1h", when="> 40"))
     assert (trial.selected, trial.holds, trial.unknown) == (3, 2, 1)
-    assert {one.key for one in world.engine.alarms()} == before
+    assert {alarm.key for alarm in world.engine.alarms()} == before
     assert world.run(95) == ["pending"]
 
 

@@ -72,7 +72,7 @@ def test_nothing_known_is_not_ok_even_from_the_first_pass() -> None:
 def test_the_rate_of_a_counter_that_begins_anew_counts_from_zero() -> None:
     world = World(one_rule("measure: rate, over: 10s, clear: 100", when="> 100"), step_s=10)
     assert world.run(0, 900, 1800, 1100, 2200, 2300) == [O, O, O, F, F, O]
-    assert [round(one.value or 0) for one in world.changes] == [110, 10]
+    assert [round(change.value or 0) for change in world.changes] == [110, 10]
 
 
 def test_who_is_in_a_table_twice_keeps_nobody_elses_alarm_from_ending() -> None:
@@ -86,7 +86,7 @@ def test_who_is_in_a_table_twice_keeps_nobody_elses_alarm_from_ending() -> None:
 
     world.take(look(95, 95))
     world.take(look(0, 95))
-    assert {one.name: one.state for one in world.engine.alarms()} == {"b": F}
+    assert {alarm.name: alarm.state for alarm in world.engine.alarms()} == {"b": F}
 
 
 def test_a_rate_needs_two_samples_of_the_same_guest() -> None:
@@ -221,7 +221,7 @@ def test_samples_of_who_was_gone_do_not_count_when_it_is_back() -> None:
 def test_every_sample_of_an_alarm_is_counted() -> None:
     world = World(one_rule("for: 2s"))
     world.run(95, 95, 95, 95, 85, 95, 0)
-    assert [one.samples for one in world.changes] == [1, 3, 6]
+    assert [change.samples for change in world.changes] == [1, 3, 6]
 
 
 def test_migration_ends_the_alarm_here_and_begins_its_time_anew_there() -> None:
@@ -233,7 +233,7 @@ def test_migration_ends_the_alarm_here_and_begins_its_time_anew_there() -> None:
     assert there.run(95) == [P]
     there.entity("a", project="")  # an ordinary one from now on
     assert there.run(95, 95) == [P, F]
-    assert [one.reason for one in there.changes] == [MIGRATED, MIGRATED]
+    assert [change.reason for change in there.changes] == [MIGRATED, MIGRATED]
     assert there.changes[1].entity == here.changes[1].entity
 
 

@@ -74,7 +74,7 @@ def test_an_alarm_of_a_rate_stands_until_the_rate_is_known_again() -> None:
     assert world.run(*range(0, 20_000, 1000))[-1] == "firing"
     restarted(world, 1)
     assert world.run(21_000, 22_000, 23_000) == ["firing"] * 3
-    assert [one.state for one in world.changes] == ["firing"]
+    assert [change.state for change in world.changes] == ["firing"]
 
 
 def test_an_alarm_stands_until_something_is_known_again() -> None:

@@ -22,7 +22,7 @@ LOAD = "{id: load, on: host, field: load1, when: '> 8', clear: 8}"
 
 
 def text(*rules: str) -> str:
-    return "\n".join(["rules:", *(f"  - {one}" for one in rules)])
+    return "\n".join(["rules:", *(f"  - {rule}" for rule in rules)])
 
 
 def line(kind: str, name: str, field: str, *points: float, **about: object) -> Line:
@@ -45,7 +45,7 @@ def test_what_is_too_much_for_long_enough_fires_and_ends() -> None:
     seen = preview(text(HOT), {"cmp-7": hour(web, calm)})
     (story,) = seen.stories
     assert (story.host, story.rule, story.name, story.project) == ("cmp-7", "hot", "web", "p-1")
-    assert [(one.state, one.at) for one in story.changes] == [
+    assert [(change.state, change.at) for change in story.changes] == [
         ("pending", at(1)), ("firing", at(4)), ("ok", at(6)),
     ]  # fmt: skip
     assert (story.state, story.raised) == ("ok", 1)
@@ -57,11 +57,11 @@ def test_hosts_are_each_by_themselves_and_stories_come_in_the_order_of_the_rules
     busy = line("host", "cmp-8", "load1", 1, 9, 9, 9, 9)
     hours = {"cmp-8": hour(busy, *hot), "cmp-7": hour(*hot)}
     seen = preview(text(HOT, LOAD), hours)
-    assert [(one.rule, one.host, one.name) for one in seen.stories] == [
+    assert [(story.rule, story.host, story.name) for story in seen.stories] == [
         ("hot", "cmp-7", "a"), ("hot", "cmp-7", "b"), ("hot", "cmp-8", "a"), ("hot", "cmp-8", "b"),
         ("load", "cmp-8", "cmp-8"),
     ]  # fmt: skip
-    assert {one.state for one in seen.stories} == {"firing"}
+    assert {story.state for story in seen.stories} == {"firing"}
 
 
 def test_more_than_somebody_pays_for() -> None:
@@ -77,9 +77,9 @@ def test_who_is_not_known_for_a_while_is_no_data_and_who_leaves_is_gone() -> Non
     gone = line("guest", "gone", "util_ratio", 0.1, 0.99, 0.99, *[NAN] * 5)
     late = line("guest", "late", "util_ratio", *[NAN] * 5, 0.1, 0.1, 0.1)
     seen = preview(text(said), {"cmp-7": hour(gap, gone, late)})
-    told = {one.name: [change.state for change in one.changes] for one in seen.stories}
+    told = {story.name: [change.state for change in story.changes] for story in seen.stories}
     assert told == {"gap": ["no_data", "ok"], "gone": ["firing", "ok"]}
-    (left,) = (one for one in seen.stories if one.name == "gone")
+    (left,) = (story for story in seen.stories if story.name == "gone")
     assert left.changes[-1].reason == "gone"
 
 
@@ -88,7 +88,7 @@ def test_of_what_is_not_kept_nothing_is_said_instead_of_no_data() -> None:
     web = line("guest", "web", "util_ratio", *[0.99] * 9)
     seen = preview(text(swap, HOT), {"cmp-7": hour(web)})
     assert seen.silent == {"swap": ("swap_in_kib_per_s",)}
-    assert {one.rule for one in seen.stories} == {"hot"}
+    assert {story.rule for story in seen.stories} == {"hot"}
 
 
 def test_a_disk_that_will_be_full_is_seen_before_it_is() -> None:
@@ -106,13 +106,13 @@ def test_rules_of_groups_are_seen_on_hosts_of_those_groups() -> None:
     rule = LOAD.replace("on: host", "on: host, group: gpu")
     hours = {name: hour(line("host", name, "load1", 9, 9)) for name in ("cmp-7", "cmp-8")}
     seen = preview(text(rule), hours, {"cmp-8": ["gpu"]})
-    assert [one.host for one in seen.stories] == ["cmp-8"]
+    assert [story.host for story in seen.stories] == ["cmp-8"]
 
 
 def test_bad_rules_are_refused_by_line_and_no_hours_are_no_stories() -> None:
     with pytest.raises(BadRules) as caught:
         preview(text(HOT, "{id: x, on: guest, field: y, when: 'about 3'}"), {})
-    assert [one.line for one in caught.value.problems] == [3]
+    assert [problem.line for problem in caught.value.problems] == [3]
     assert preview(text(HOT), {"cmp-7": NOTHING}).stories == ()
 
 

@@ -58,10 +58,10 @@ def test_no_alarm_changes_to_what_it_was(day: list[tuple[Values, ...]]) -> None:
     world = world_of(rules(FULL))
     live(world, day)
     states: dict[tuple[str, str], str] = {}
-    for one in world.changes:
-        assert one.before == states.get((one.rule, one.entity), "ok")
-        assert one.state != one.before
-        states[one.rule, one.entity] = one.state
+    for change in world.changes:
+        assert change.before == states.get((change.rule, change.entity), "ok")
+        assert change.state != change.before
+        states[change.rule, change.entity] = change.state
 
 
 @HARD
@@ -92,7 +92,7 @@ def test_what_is_told_of_an_alarm_has_one_key_until_it_is_over(
     assert engine.restore(world.engine, saved, world.at, world.now)
     live(world, day[when:])
     keys: dict[tuple[str, str], str] = {}
-    states = {(one.rule, one.entity, one.at): one for one in world.changes}
+    states = {(change.rule, change.entity, change.at): change for change in world.changes}
     for one in world.told:
         who = one.rule, one.entity
         assert keys.setdefault(who, one.key) == one.key
@@ -138,7 +138,7 @@ def test_no_alarm_comes_of_stale_numbers(day: list[tuple[Values, ...]]) -> None:
             continue
         break
     else:
-        assert not [one for one in stale.changes if one.state in ("pending", "firing")]
+        assert not [change for change in stale.changes if change.state in ("pending", "firing")]
 
 
 @HARD
@@ -174,7 +174,9 @@ def test_plain_data_and_back_changes_nothing(day: list[tuple[Values, ...]], when
         for n, each in enumerate(day)
     ]
     kept = rules(FULL)
-    kept = replace(kept, rules=tuple(one for one in kept.rules if one.id not in ("rate", "full")))
+    kept = replace(
+        kept, rules=tuple(rule for rule in kept.rules if rule.id not in ("rate", "full"))
+    )
     same, again = world_of(kept), world_of(kept)
     live(same, day)
     live(again, day[:when])
@@ -184,7 +186,9 @@ def test_plain_data_and_back_changes_nothing(day: list[tuple[Values, ...]], when
     assert engine.restore(again.engine, json.loads(text), again.at, again.now)
     assert json.dumps(engine.plain(again.engine, again.at, again.now)) == text
     live(again, day[when:])
-    assert [one.plain() for one in again.changes] == [one.plain() for one in same.changes]
+    assert [change.plain() for change in again.changes] == [
+        change.plain() for change in same.changes
+    ]
 
 
 @HARD

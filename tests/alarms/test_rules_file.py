@@ -48,7 +48,7 @@ rules:
 def problems(text: str) -> list[str]:
     with pytest.raises(BadRules) as caught:
         world_rules(text)
-    return [str(one) for one in caught.value.problems]
+    return [str(problem) for problem in caught.value.problems]
 
 
 def test_a_file_means_what_it_says() -> None:
@@ -146,7 +146,7 @@ FIELD = "field: x, when: '> 5'"
     ],
 )
 def test_what_is_wrong_is_said_with_its_line_and_what_to_do(text: str, said: str) -> None:
-    assert any(said in one for one in problems(text)), problems(text)
+    assert any(said in problem for problem in problems(text)), problems(text)
 
 
 UNKNOWN = """\
@@ -169,7 +169,7 @@ def test_a_field_that_nobody_measures_is_said_with_what_may_be_meant() -> None:
     assert len(world_rules(UNKNOWN).rules) == 7  # of a recording, say
     with pytest.raises(BadRules) as caught:
         rules_file.parse(UNKNOWN, "f", known_fields=True)
-    assert sorted(str(one) for one in caught.value.problems) == [
+    assert sorted(str(problem) for problem in caught.value.problems) == [
         "line 10: 'nosuchfield' is no number of a nic: docs/concepts/metrics.md has their names",
         "line 2: 'util_ration' is no number of a guest: do you mean util_ratio?",
         "line 3: 'mean_latency' is no number of a disk: do you mean mean_latency_ns?",
@@ -189,7 +189,7 @@ def test_all_that_is_measured_is_known() -> None:
         "nic": collector.NIC_FIELDS,
     }
     for kind, names in {**FIELDS, **made}.items():
-        assert not [one for one in names if not fields.is_known(kind, one)]
+        assert not [name for name in names if not fields.is_known(kind, name)]
     for kind, names in made.items():
         assert not [one for one in FIELDS[kind] if one not in names]
 
@@ -204,7 +204,11 @@ def test_the_example_in_the_docs_can_be_used() -> None:
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     text = GOOD.replace("30s", "soon").replace("critical", "bad").replace("< 4h", "~ 4h")
-    assert [one.split(":")[0] for one in problems(text)] == ["line 12", "line 13", "line 20"]
+    assert [problem.split(":")[0] for problem in problems(text)] == [
+        "line 12",
+        "line 13",
+        "line 20",
+    ]
 
 
 def test_no_garbage_gets_through_or_breaks_the_reader() -> None:

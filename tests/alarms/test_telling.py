@@ -45,7 +45,7 @@ def test_what_belongs_together_is_told_as_one() -> None:
     world.see(a=95, b=95, c=95)
     assert world.groups == []
     world.see(a=95, b=95, c=95)
-    assert [(one.project, [c.name for c in one.changes]) for one in world.groups] == [
+    assert [(group.project, [c.name for c in group.changes]) for group in world.groups] == [
         ("p", ["a", "b"]),
         ("q", ["c"]),
     ]
@@ -100,7 +100,7 @@ def test_an_alarm_of_the_host_hushes_those_of_its_guests_of_the_same_class() -> 
         return said(world)
 
     assert go(20, 95) == ["host cmp-7 raised", "other a raised"]
-    states = {one.rule: one.state for one in world.engine.alarms()}
+    states = {alarm.rule: alarm.state for alarm in world.engine.alarms()}
     assert states == {"host": "firing", "guest": "firing", "other": "firing"}
     assert go(0, 95) == ["host cmp-7 cleared", "guest a raised"]
     assert go(20, 95) == ["host cmp-7 raised"]  # what was told stays told
@@ -163,7 +163,7 @@ def test_an_alarm_whose_guest_falls_silent_is_not_told_as_over() -> None:
 def test_what_nobody_wants_to_hear_of_is_listed_all_the_same() -> None:
     world = World(one_rule("no_data: none"))
     assert passes(world, 300, a=None) == []
-    assert [one.state for one in world.engine.alarms()] == ["no_data"]
+    assert [alarm.state for alarm in world.engine.alarms()] == ["no_data"]
 
 
 def test_who_wants_to_hear_of_it_after_all_is_told() -> None:
@@ -246,7 +246,7 @@ def test_one_missed_sample_ends_nothing() -> None:
     states = world.run(*[95] * 21, None, 85, 95, None, None, 95)
     assert states[20:] == ["firing", "no_data", "firing", "firing", "no_data", "no_data", "firing"]
     assert [one.event for one in world.told] == ["raised"]
-    assert {one.key for one in world.changes[1:]} == {world.told[0].key}
+    assert {change.key for change in world.changes[1:]} == {world.told[0].key}
 
 
 def test_after_a_long_gap_it_has_to_last_again_and_is_not_over_meanwhile() -> None:
@@ -359,7 +359,7 @@ rules: [{id: r, on: guest, any: [one, other]}]
     world.see(a=low, b=high)
     raised, _ = world.told
     assert (raised.name, raised.value, raised.threshold) == ("b", 40.0, 10.0)  # the worse one
-    assert {(one.name, one.value, one.threshold) for one in world.changes} == {
+    assert {(change.name, change.value, change.threshold) for change in world.changes} == {
         ("a", 11.0, 10.0),
         ("b", 40.0, 10.0),
     }
@@ -370,7 +370,7 @@ rules: [{id: r, on: guest, any: [one, other]}]
     assert {(one.state, one.threshold) for one in over} == {("ok", 10.0)}
     world.see(a=low, b={"x": 95.0, "y": 1.0})
     world.see(a=low, b={"x": 3.0, "y": 2.0})
-    assert [(one.value, one.threshold) for one in world.changes[2:]] == [(3.0, 90.0)]
+    assert [(change.value, change.threshold) for change in world.changes[2:]] == [(3.0, 90.0)]
 
 
 def test_another_severity_or_deed_of_an_alarm_that_stands_is_told() -> None:

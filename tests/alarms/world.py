@@ -85,14 +85,14 @@ class World:
         """A pass; what changed in it, as `a pending`."""
         outcome = self.take(self.snapshot(guests))
         self.now += self.step_s
-        return [f"{one.name} {one.state}" for one in outcome.changes]
+        return [f"{change.name} {change.state}" for change in outcome.changes]
 
     def run(self, *values: Values, name: str = "a") -> list[str]:
         """Of one guest, pass by pass its state."""
         found = []
         for value in values:
             self.see(**{name: value})
-            states = {one.name: one.state for one in self.engine.alarms()}
+            states = {alarm.name: alarm.state for alarm in self.engine.alarms()}
             found.append(states.get(name, "ok"))
         return found
 

@@ -40,7 +40,7 @@ def test_a_bad_document_is_refused_with_every_problem_and_changes_nothing(house:
     assert answer.status_code == 400
     (error,) = answer.json["errors"]
     assert error["code"] == "holdfast.alarmrules.invalid"
-    assert [one["line"] for one in error["details"]["problems"]] == list(range(2, 32))
+    assert [problem["line"] for problem in error["details"]["problems"]] == list(range(2, 32))
     assert house.dump() == before
 
 
@@ -89,7 +89,7 @@ def test_a_document_has_versions_and_goes_back_to_any(house: House) -> None:
     assert house.call("DELETE", f"{RULES}/base").status_code == 204
     assert house.call("GET", f"{RULES}/base").status_code == 404
     versions = house.call("GET", f"{RULES}/base/history").json["versions"]
-    assert [(one["version"], one["removed"]) for one in versions] == [
+    assert [(version["version"], version["removed"]) for version in versions] == [
         (4, True), (3, False), (2, False), (1, False),
     ]  # fmt: skip
     assert house.call("GET", f"{RULES}/base", query_string="version=2").status_code == 200

@@ -30,7 +30,7 @@ def ask(house: House, host: str = "cmp-6", **kwargs: Any) -> dict[str, tuple[str
     assert answer.status_code == 200, answer.text
     said = answer.json["expected"]
     assert said["host"] == host.lower()
-    return {one["id"]: (one["name"], one["state"]) for one in said["servers"]}
+    return {server["id"]: (server["name"], server["state"]) for server in said["servers"]}
 
 
 def boot(house: House, name: str, host: str = "cmp-6") -> str:
@@ -38,7 +38,9 @@ def boot(house: House, name: str, host: str = "cmp-6") -> str:
 
 
 def web_1(house: House) -> str:
-    (found,) = [one["id"] for one in sim(house).world()["servers"] if one["name"] == "web-1"]
+    (found,) = [
+        server["id"] for server in sim(house).world()["servers"] if server["name"] == "web-1"
+    ]
     return str(found)
 
 

@@ -115,15 +115,15 @@ def test_from_report_to_recovered_with_a_pause_in_between(live: House) -> None:
     held = wait(live, own, "held")
     assert "paused by" in held["sentence"]
     assert held["segment"] == "north"
-    guards = {one["guard"]: one["passed"] for one in held["verdicts"]}
+    guards = {verdict["guard"]: verdict["passed"] for verdict in held["verdicts"]}
     assert guards["paused"] is False
     assert guards["evidence"] is True
-    assert [one["status"] for one in held["steps"]][:2] == ["under way", "to come"]
+    assert [step["status"] for step in held["steps"]][:2] == ["under way", "to come"]
     assert held["steps"][0]["name"] == "guards"
     assert "paused" in held["steps"][0]["sentence"]
     assert live.call("DELETE", PAUSES).status_code == 204
     over = wait(live, own, "recovered")
-    assert {one["status"] for one in over["steps"]} == {"done"}
+    assert {step["status"] for step in over["steps"]} == {"done"}
     (server,) = over["servers"]
     assert (server["name"], server["from"], server["status"]) == ("web-1", "cmp-6", "succeeded")
     assert server["to"] not in (None, "cmp-6")
@@ -182,7 +182,7 @@ def test_who_sees_that_it_is_held_sees_why_at_the_step_that_waits(build: Build) 
     assert (held["status"], held["sentence"], held["work"]["sentence"]) == ("held", why, why)
     first = held["steps"][0]
     assert (first["name"], first["status"], first["sentence"]) == ("guards", "under way", why)
-    assert [one["sentence"] for one in held["verdicts"]] == [why]
+    assert [verdict["sentence"] for verdict in held["verdicts"]] == [why]
 
 
 def test_a_step_that_begins_does_not_say_why_the_one_before_it_waited(build: Build) -> None:
@@ -284,7 +284,7 @@ def test_the_list_is_filtered_and_the_newest_come_first(furnished_house: House) 
     def found(query: str) -> list[str]:
         answer = house.call("GET", INCIDENTS, query_string=query)
         assert answer.status_code == 200, answer.text
-        return [one["id"] for one in answer.json["incidents"]]
+        return [incident["id"] for incident in answer.json["incidents"]]
 
     assert found("")[0] == third
     assert sorted(found("")) == sorted([first, second, third])

@@ -88,7 +88,9 @@ def test_the_life_of_a_segment_and_its_hosts_is_heard_in_order(
     eventually(lambda: len(bus.heard) == 12)
     actions, phases = ("create", "update", "delete"), ("start", "end")
     for noun in ("segment", "host"):
-        assert bus.of(noun) == [f"{noun}.{one}.{phase}" for one in actions for phase in phases]
+        assert bus.of(noun) == [
+            f"{noun}.{action}.{phase}" for action in actions for phase in phases
+        ]
     assert {level for level, _, _, _ in bus.heard} == {"info"}
     assert all(publisher.startswith("masakari-api:") for _, publisher, _, _ in bus.heard)
     assert "id" not in bus.data("segment.create.start")

@@ -79,7 +79,9 @@ def sent(house: House, hostname: str = "cmp-1", **fields: Any) -> dict[str, Any]
 
 
 def uuid_of(house: House, name: str) -> str:
-    return next(one.uuid for one in house.core.store.segments.all_members() if one.name == name)
+    return next(
+        member.uuid for member in house.core.store.segments.all_members() if member.name == name
+    )
 
 
 # admission

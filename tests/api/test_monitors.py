@@ -137,7 +137,7 @@ def test_the_matrix_has_each_host_in_the_row_it_is_in_now(house: House) -> None:
     assert (shown["networks"], shown["source"]) == (list(NETWORKS), "default")
     assert matrix.from_plain(shown["strategy"]) == matrix.default(NETWORKS)
     assert len(shown["rows"]) == 8
-    full = {tuple(one["health"].values()): one for one in shown["rows"] if one["count"]}
+    full = {tuple(row["health"].values()): row for row in shown["rows"] if row["count"]}
     assert full[UP]["hosts"] == ["cmp-1", "cmp-2"]
     assert (full[NO_STORAGE]["hosts"], full[NO_STORAGE]["action"]) == (["cmp-3"], "recovery")
     assert full[NO_STORAGE]["for_s"] == 3.0
@@ -215,8 +215,8 @@ def test_an_observation_of_a_host_we_do_not_know_is_kept_and_changes_nothing_els
 ) -> None:
     kept = vote(house, "ctl-1", "nowhere", "failed")
     found = house.call("GET", f"{OWN}/observations", query_string="subject=host:nowhere")
-    assert [one["id"] for one in found.json["observations"]] == [kept["id"]]
-    assert {one["state"] for one in house.call("GET", f"{OWN}/hosts").json["hosts"]} == {"up"}
+    assert [observation["id"] for observation in found.json["observations"]] == [kept["id"]]
+    assert {host["state"] for host in house.call("GET", f"{OWN}/hosts").json["hosts"]} == {"up"}
     assert house.call("GET", f"{OWN}/incidents").json["incidents"] == []
 
 
@@ -466,7 +466,7 @@ def test_from_the_votes_of_two_to_the_story_of_a_recovery(build: Build) -> None:
     assert health["status"]["state"] == "down"
     assert health["status"]["segment"] == "north"
     said = house.call("GET", f"{OWN}/observations", query_string="subject=host:cmp-6").json
-    assert {one["incident_id"] for one in said["observations"]} == {found["id"]}
+    assert {observation["incident_id"] for observation in said["observations"]} == {found["id"]}
 
 
 def wait(house: House, status: str) -> dict[str, Any]:

@@ -249,7 +249,7 @@ def test_a_refusal_says_who_is_in_the_way_and_when_it_would_fit(guarded: House) 
     assert "secret" not in new.text
     details = new.json["details"]
     assert {"conditions", "obstacles", "earliest"} <= details.keys()
-    known = {one["name"]: one for one in details["obstacles"]}
+    known = {obstacle["name"]: obstacle for obstacle in details["obstacles"]}
     assert known.keys() == {"mine", None}
     assert (known["mine"]["lease_id"], known[None]["lease_id"]) == (mine["id"], None)
     assert known[None]["hosts"] == 3
@@ -266,7 +266,7 @@ def test_a_lease_is_not_in_its_own_way(guarded: House) -> None:
     body = {"end_date": when(days=3, hours=1)}
     answer = guarded.call("PUT", f"{LEASES}/{mine['id']}", "member", json=body, headers=LATER)
     assert answer.status_code == 409
-    assert [one["name"] for one in answer.json["details"]["obstacles"]] == ["neighbour"]
+    assert [obstacle["name"] for obstacle in answer.json["details"]["obstacles"]] == ["neighbour"]
     assert "lease mine" not in answer.json["error_message"]
 
 

@@ -134,7 +134,7 @@ def test_rules_are_seen_on_the_last_hour_before_they_are_set(house: House) -> No
     assert seen["hosts"] == ["cmp-1"]
     (story,) = seen["stories"]
     assert (story["rule"], story["name"], story["state"]) == ("hot", "web-1", "firing")
-    assert [one["state"] for one in story["changes"]] == ["pending", "firing"]
+    assert [change["state"] for change in story["changes"]] == ["pending", "firing"]
     assert house.dump() == before
 
 
@@ -142,6 +142,6 @@ def test_bad_rules_are_refused_by_line_there_too(house: House) -> None:
     bad = {"text": HOT.replace("> 90%", "about 3"), "hosts": ["cmp-1"]}
     answer = house.call("POST", f"{OWN}/alarm-rules-preview", json=bad)
     assert answer.status_code == 400
-    assert [one["line"] for one in answer.json["errors"][0]["details"]["problems"]] == [2]
+    assert [problem["line"] for problem in answer.json["errors"][0]["details"]["problems"]] == [2]
     for wrong in ({"text": HOT}, {"text": HOT, "hosts": ["x"] * 9}, {"text": "", "hosts": ["x"]}):
         assert house.call("POST", f"{OWN}/alarm-rules-preview", json=wrong).status_code == 400

@@ -12,7 +12,7 @@ HOST = "/holdfast/v1/sim/hosts/cmp-1"
 
 def of(house: House) -> Any:
     hosts = house.call("GET", "/holdfast/v1/sim").json["sim"]["hosts"]
-    (found,) = [one for one in hosts if one["name"] == "cmp-1"]
+    (found,) = [host for host in hosts if host["name"] == "cmp-1"]
     return found
 
 

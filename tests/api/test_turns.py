@@ -116,12 +116,12 @@ def test_many_names_from_one_address_take_neither_all_threads_nor_all_turns(
     slow = Slow(monkeypatch)
     with ThreadPoolExecutor(8) as pool:
         strangers = [pool.submit(status, house, f"nobody-{n}", HERE) for n in range(6)]
-        eventually(lambda: sum(one.done() for one in strangers) >= 3)  # sent away at once
+        eventually(lambda: sum(stranger.done() for stranger in strangers) >= 3)  # sent away at once
         assert status(house, "reader", THERE) == 200  # whom we know needs no turn
         member = pool.submit(status, house, "member", THERE)
         slow.go_on.set()
         assert member.result(90) == 200  # the right password, from elsewhere
-        heard = sorted(one.result(90) for one in strangers)
+        heard = sorted(stranger.result(90) for stranger in strangers)
     assert heard.count(503) >= 3 and slow.most <= 2
     assert status(house, "manager", HERE) == 200
 

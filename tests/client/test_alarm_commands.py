@@ -137,7 +137,7 @@ def test_a_recording_shows_how_alarms_would_have_changed(
     file = tmp_path / "rules.yaml"
     file.write_text(BUSY.replace("1m", "2s"))
     ran = holdfast("rule", "test", str(file), recording, "-f", "json")
-    assert [(one["before"], one["state"]) for one in json.loads(ran.out)] == [
+    assert [(load["before"], load["state"]) for load in json.loads(ran.out)] == [
         ("ok", "pending"),
         ("pending", "firing"),
         ("firing", "ok"),

@@ -39,4 +39,4 @@ def test_every_command_that_is_named_exists() -> None:
 
 def test_nouns_are_singular() -> None:
     nouns = {name.split()[0] for name, _ in HoldfastApp().command_manager}
-    assert {one for one in nouns if one.endswith("s")} == {"status"}
+    assert {noun for noun in nouns if noun.endswith("s")} == {"status"}

@@ -120,6 +120,6 @@ def test_files_that_are_not_there_are_named(holdfast: Run) -> None:
 def test_what_is_written_is_read_again(monday: str) -> None:
     with open(monday) as file:
         records = list(read(file, monday))
-    assert [line(one) for one in records] == [
+    assert [line(record) for record in records] == [
         text for text in Path(monday).read_text().splitlines() if text
     ]

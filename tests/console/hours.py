@@ -68,4 +68,4 @@ def busy() -> Hour:
 def kept(site: Site) -> list[str]:
     """Dump what the pages of metrics, alarms and rules can change, without notifications."""
     tables = [f'INTO "{name}"' for name in ("samples", "alarms", "alarm_rules", "agents", "audit")]
-    return [row for row in site.dump() if any(one in row for one in tables)]
+    return [row for row in site.dump() if any(table in row for table in tables)]

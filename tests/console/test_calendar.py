@@ -89,8 +89,10 @@ def middle(found: Locator, part: float = 0.5) -> tuple[float, float]:
 
 def hosts_of(site: Site, name: str) -> tuple[dict[str, Any], list[str]]:
     shown = site.call("GET", LEASES, headers={"OpenStack-API-Version": "reservation 1.1"}).json
-    (lease,) = [one for one in shown["leases"] if one["name"] == name]
-    return lease, [host["name"] for one in lease["reservations"] for host in one["hosts"]]
+    (lease,) = [lease for lease in shown["leases"] if lease["name"] == name]
+    return lease, [
+        host["name"] for reservation in lease["reservations"] for host in reservation["hosts"]
+    ]
 
 
 def leads_to(text: str, rel: str) -> dict[str, list[str]]:
@@ -513,7 +515,7 @@ def test_a_pool_row_shows_free_hosts_over_time() -> None:
     free = [(level.free, (level.start - scale.start) / day) for level in first.levels]
     assert free == [(2, 0), (0, 1), (2, 2), (3, 3), (2, 4)]
     assert first.sub == "3 hosts, 2 failed, 4 not reservable"
-    assert [one.free for one in second.levels] == [0]
+    assert [level.free for level in second.levels] == [0]
     assert (second.sub, second.link) == ("0 hosts, 1 failed", f"{CALENDAR}?rack=b+c")
 
 

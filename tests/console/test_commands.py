@@ -89,7 +89,7 @@ def test_the_client_parses_every_command(
 
 def test_every_id_in_a_command_exists(site: Site, commands: dict[tuple[str, ...], str]) -> None:
     known = "\n".join(site.dump())
-    hosts = {one["name"] for one in site.services.sim().world()["hosts"]}
+    hosts = {host["name"] for host in site.services.sim().world()["hosts"]}
     for words, path in commands.items():
         for word in words:
             assert not re.fullmatch(r"cmp-\w+", word) or word in hosts, (path, words)
@@ -130,4 +130,4 @@ def test_the_commands_of_fault_injection_equal_the_buttons(site: Site) -> None:
     assert broken[at + 1] == ["holdfast", "sim", "recover-host", "cmp-4"]
     assert ["holdfast", "sim", "fail-host", "cmp-4"] not in broken  # it has no power
     cuts = [words[-1] for words in broken if words[2] == "cut"]
-    assert cuts == [one for one in site.conf.hostmonitor.networks if one != "storage"]
+    assert cuts == [network for network in site.conf.hostmonitor.networks if network != "storage"]

@@ -53,7 +53,7 @@ def test_faults_are_injected_and_removed_on_the_host_page(browser: Browser, buil
         expect(page.locator("#status")).to_contain_text("so it is")
         page.get_by_role("button", name="power on and reconnect").press("Enter")
         expect(page.locator("#faults")).to_contain_text("power is on")
-        (host,) = [one for one in site.services.sim().world()["hosts"] if one["name"] == "cmp-2"]
+        (host,) = [host for host in site.services.sim().world()["hosts"] if host["name"] == "cmp-2"]
         assert host["powered"] and not host["cut"]
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)

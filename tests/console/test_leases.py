@@ -146,7 +146,7 @@ def test_after_a_host_failure_the_lease_shows_its_repair(build: Build, browser: 
     with opened(browser, site.url) as page:
         page.goto(f"{HERE}/{lease['id']}")
         expect(page.locator(".chain [aria-current=step]")).to_contain_text("ACTIVE")
-        (host,) = (one["name"] for one in fetch(site, lease["id"])["reservations"][0]["hosts"])
+        (host,) = (host["name"] for host in fetch(site, lease["id"])["reservations"][0]["hosts"])
         assert site.services.sim is not None
         site.services.sim().fail_host(host)
         report: dict[str, Any] = {

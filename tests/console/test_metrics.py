@@ -174,9 +174,9 @@ def test_an_open_page_shows_loaded_rules_and_missing_heartbeats(site: Site, page
 
     beat("0-old")
     wanted = next(
-        one["rules"]["wanted"]
-        for one in site.call("GET", f"{OWN}/agents").json["agents"]
-        if one["host"] == "cmp-4"
+        agent["rules"]["wanted"]
+        for agent in site.call("GET", f"{OWN}/agents").json["agents"]
+        if agent["host"] == "cmp-4"
     )
     page.goto("/console/metrics?q=cmp-4")
     row = page.locator("#hosts-rows tr")

@@ -92,4 +92,4 @@ def bring_back(page: Page, client: Client, victim: str) -> None:
     expect(page.locator("#counts")).to_contain_text("24 up")
     expect(tile(page, victim)).not_to_contain_text("maintenance")
     (lease,) = [one for one in client.leases.list() if one["name"] == "nightly-tests"]
-    assert [one["resources_changed"] for one in lease["reservations"]] == [True]
+    assert [reservation["resources_changed"] for reservation in lease["reservations"]] == [True]

@@ -243,7 +243,7 @@ def test_a_move_has_its_begin_and_the_tries_that_came_to_nothing() -> None:
         (9, "web-1: cmp-7 → cmp-9, succeeded: runs on cmp-9"),
     ]
     goes = events(case(steps=[], servers=[move(status="ongoing", ended_at=None)]), [])
-    assert [one.sentence for one in goes if one.kind == "moved"] == [
+    assert [goe.sentence for goe in goes if goe.kind == "moved"] == [
         "web-1: cmp-7 → cmp-9, under way"
     ]
 

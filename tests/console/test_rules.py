@@ -48,8 +48,8 @@ def test_the_preview_follows_the_typing_and_the_rules_are_saved(site: Site, page
     text_shown = story.inner_text()
     assert "guest web-1 on cmp-1 · project blue" in text_shown
     assert "critical · fired 1 time" in text_shown
-    steps = [one.split(" UTC ")[1] for one in story.locator(".changes li").all_inner_texts()]
-    assert [one.replace("\n", " ") for one in steps] == [
+    steps = [text.split(" UTC ")[1] for text in story.locator(".changes li").all_inner_texts()]
+    assert [step.replace("\n", " ") for step in steps] == [
         "ok → ○pending at 99 %",
         "pending → ■firing at 99 %",
         "firing → ●ok at 20 %",

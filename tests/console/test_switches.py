@@ -54,7 +54,7 @@ def chosen(text: str, select: str) -> str:
     options = re.findall(
         r'<option(?: value="([^"]*)")?(?: data-word="\w+")?( selected)?>([^<]*)', inner
     )
-    picked = [one for one in options if one[1]] or options[:1]
+    picked = [option for option in options if option[1]] or options[:1]
     return html.unescape(picked[0][0] or picked[0][2])
 
 
@@ -251,7 +251,7 @@ def test_the_command_that_mutes_an_alarm_has_the_length_that_is_chosen(
     browser: Browser, site: Site
 ) -> None:
     furnish_alarm(site)
-    (own,) = [one["id"] for one in site.call("GET", f"{OWN}/alarms").json["alarms"]]
+    (own,) = [alarm["id"] for alarm in site.call("GET", f"{OWN}/alarms").json["alarms"]]
     with opened(browser, site.url) as page:
         page.goto(f"/console/alarms/{own}")
         assert command(page, "mute") == f"alarm mute {own} --for 1h"

@@ -38,7 +38,7 @@ def test_a_large_wall_shows_a_limited_number_of_bad_hosts() -> None:
 def test_a_host_without_rack_is_grouped_by_zone() -> None:
     tiles = [Tile(1, "a", rack="r", zone="z"), Tile(2, "b", zone="z"), Tile(3, "c")]
     assert [one.name for one in grouped(tiles, TileFilter())] == ["", "r", "z"]
-    assert [one.name for one in tiles if TileFilter(groups=("z",)).matches(one)] == ["b"]
+    assert [tile.name for tile in tiles if TileFilter(groups=("z",)).matches(tile)] == ["b"]
 
 
 def test_a_forgotten_rendering_is_sent_whole() -> None:

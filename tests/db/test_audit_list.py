@@ -21,7 +21,7 @@ def fill(store: Store, count: int) -> None:
 
 
 def subjects(lines: audit.Sequence[audit.Line]) -> list[str]:
-    return [one["subject"] for one in lines]
+    return [line["subject"] for line in lines]
 
 
 def test_pages_go_on_after_the_line_that_was_seen_last(

@@ -56,7 +56,7 @@ def test_pools_have_what_is_usable_and_what_is_taken(store: Store) -> None:
         ("r", 1, now + HOUR),
         ("r", 1, now + 2 * HOUR),
     ]
-    assert [(one.host_id, one.pool) for one in slots] == [(2, "r"), (2, "r")]
+    assert [(slot.host_id, slot.pool) for slot in slots] == [(2, "r"), (2, "r")]
 
 
 def test_a_host_that_cannot_be_reserved_is_neither_free_nor_taken(store: Store) -> None:
@@ -64,7 +64,7 @@ def test_a_host_that_cannot_be_reserved_is_neither_free_nor_taken(store: Store) 
     open_up(store, "cmp-2")
     assert counts(store) == {("r", "up", True): 1, ("r", "up", False): 1, ("r", "down", False): 1}
     whole, slots = store.calendar.taken("racks", ANY, *span(now, 0, 9))
-    assert whole == [] and {one.host_id for one in slots} == {2}
+    assert whole == [] and {slot.host_id for slot in slots} == {2}
 
 
 def open_up(store: Store, *names: str) -> None:

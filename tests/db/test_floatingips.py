@@ -58,7 +58,7 @@ def test_an_address_enrolled_by_many_at_once_is_enrolled_once(store: Store) -> N
         store.ledger.floatingip("nobody")
     for subnet, address in (("lower", "203.0.113.100"), ("six", "2001:db8::9")):
         store.ledger.enrol_floatingip(FloatingIp.of("public", subnet, address))
-    listed = [one.address for one in store.ledger.floatingips()]
+    listed = [floatingip.address for floatingip in store.ledger.floatingips()]
     assert listed == ["203.0.113.9", "203.0.113.100", "2001:db8::9"]  # as people count
 
 

@@ -204,7 +204,7 @@ def test_a_case_has_all_that_was_written_down(store: Store) -> None:
     case = store.cases.case(incident.id)
     assert [row["name"] for row in case.done] == ["guards"]
     assert [row["guard"] for row in case.verdicts] == ["paused"]
-    assert [one.server_name for one in case.servers] == ["web"]
+    assert [server.server_name for server in case.servers] == ["web"]
     assert case.moves == {"ignored": 1}
     assert case.timeline[-1].sentence == "aborted: aborted by ann: a drill"
     with store.database.write() as conn:
@@ -301,7 +301,7 @@ def test_only_a_failed_recovery_with_servers_left_is_opened_again(store: Store) 
     claim, moves = leaving(store, incident, count=2)
     assert store.incidents.reopen_in_place(incident.id, "back", claim) is None  # it is open
     with store.database.write() as conn:
-        rows = vmoves.c.uuid.in_([one.uuid for one in moves[:1]])
+        rows = vmoves.c.uuid.in_([move.uuid for move in moves[:1]])
         conn.execute(sa.update(vmoves).where(rows).values(status="failed"))
     store.incidents.close(incident.id, Change("failed", "no room"), claim)
     again = store.incidents.reopen_in_place(incident.id, "it is back", claim)

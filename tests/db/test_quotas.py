@@ -190,12 +190,12 @@ def test_extensions_at_once_stay_below_the_quota_and_less_is_always_possible(sto
 def until(kept: Lease, end: datetime) -> Lease:
     reservations = tuple(
         replace(
-            one,
+            reservation,
             allocations=tuple(
-                replace(held, held=Window(held.held.start, end)) for held in one.allocations
+                replace(held, held=Window(held.held.start, end)) for held in reservation.allocations
             ),
         )
-        for one in kept.reservations
+        for reservation in kept.reservations
     )
     return replace(kept, end=end, reservations=reservations)
 

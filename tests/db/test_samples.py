@@ -135,7 +135,7 @@ def test_several_who_look_at_once_are_one_row(store: Store) -> None:
         now = slot(store)
         list(pool.map(lambda n: store.samples.put("cmp-7", some(now, 1, f"g{n}")), range(12)))
     assert hosts(store) == {"cmp-7"}
-    assert {one.id for one in store.samples.samples_of("cmp-7").hour.lines} == {
+    assert {line.id for line in store.samples.samples_of("cmp-7").hour.lines} == {
         f"g{n}" for n in range(12)
     }
 

@@ -175,7 +175,7 @@ def test_a_host_is_in_one_segment_only_and_found_by_short_and_full_name(store: S
     assert store.segments.by_uuid(member.uuid) == member
     assert store.segments.by_uuid(new_id()) is None
     assert store.segments.members(member.segment.uuid) == [member]
-    assert [one.name for one in store.segments.all_members()] == ["cmp-1.site", "cmp-2.site"]
+    assert [member.name for member in store.segments.all_members()] == ["cmp-1.site", "cmp-2.site"]
     joined(store, "cmp-1.annex", segment=other.uuid)
     with pytest.raises(Conflict, match="means several hosts"):
         store.segments.member("cmp-1")
@@ -489,7 +489,7 @@ def test_news_of_one_segment_are_claimed_one_after_the_other_in_their_order(stor
         told.append(mine[0].payload["event_type"])
         store.operations.finish(Claim(mine[0].id, "m1", mine[0].epoch), "done", "told")
     actions, phases = ("create", "update", "delete"), ("start", "end")
-    assert told == [f"segment.{one}.{phase}" for one in actions for phase in phases]
+    assert told == [f"segment.{action}.{phase}" for action in actions for phase in phases]
 
 
 def test_what_was_not_written_is_not_told(store: Store) -> None:

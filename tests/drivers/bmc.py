@@ -173,4 +173,4 @@ class Watcher:
                 self.seen.add(text)
                 if name == "cmdline":
                     words = text.split(b"\0")[:3]
-                    self.programs |= {os.path.basename(one).decode() for one in words if one}
+                    self.programs |= {os.path.basename(word).decode() for word in words if word}

@@ -106,7 +106,9 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 
 def standing(alertmanager: Alertmanager, agent: Agent) -> list[dict[str, Any]]:
-    return [one for one in alertmanager.alerts() if one["labels"].get("instance") == agent.guest]
+    return [
+        alert for alert in alertmanager.alerts() if alert["labels"].get("instance") == agent.guest
+    ]
 
 
 def test_an_alarm_stands_there_until_it_is_over(

@@ -125,7 +125,9 @@ def test_a_bmc_that_hangs_is_given_up_in_time(kind: str, device: Callable[[str],
         assert raised.value.retryable
         # 2 s more than it has, and a busy machine; left alone it would not end
         assert time.monotonic() - before < 60.0
-    assert not [one for one in psutil.Process().children(True) if "fence_" in " ".join(_words(one))]
+    assert not [
+        child for child in psutil.Process().children(True) if "fence_" in " ".join(_words(child))
+    ]
 
 
 def _words(process: psutil.Process) -> list[str]:
@@ -298,7 +300,7 @@ def test_the_password_is_in_no_log_message_error_command_line_or_environment(
                 short = dataclasses.replace(one, timeout_s=60.0 if one is good else 2.0)
                 told.append(repr(short))
                 _use(driver(short), told)
-    told += [f"{one.getMessage()} {one.args}" for one in caplog.records]
+    told += [f"{record.getMessage()} {record.args}" for record in caplog.records]
     assert not [line for line in told if PASSWORD in line]
     assert "ipmitool" in watcher.programs  # else there was nothing to see
     assert {"fence_redfish", "fence_ipmilan"} <= watcher.programs

@@ -320,7 +320,7 @@ def test_a_bad_file_leaves_the_old_devices_and_says_so_once(
     write(file, "hosts:\n  a: {driver: sim}\n  b: {driver: nonsense}\n")
     for _ in range(3):
         fences.off("a")
-    errors = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1
     assert f"{file} has a problem: line 3: 'nonsense' is no driver" in errors[0]
     assert "stays in force" in errors[0]

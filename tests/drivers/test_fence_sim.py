@@ -29,7 +29,7 @@ def test_without_a_devices_file_every_host_of_the_simulated_cloud_has_a_fence(
     assert fences.power("cmp-1") == "off"
     assert sim.running(server.id) == []
     fences.off("cmp-1")  # off already
-    assert [one.subject for one in sim.effects("fence.off")] == ["cmp-1"]
+    assert [effect.subject for effect in sim.effects("fence.off")] == ["cmp-1"]
     fences.on("cmp-1")
     assert fences.power("cmp-1") == "on"
     assert fences.power("cmp-2") == "on"

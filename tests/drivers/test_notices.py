@@ -232,7 +232,7 @@ def stops(notices: NovaNotices) -> None:
 
 
 def hosts(notices: list[Notice]) -> list[str]:
-    return [one.host for one in notices if isinstance(one, ServiceNotice)]
+    return [notice.host for notice in notices if isinstance(notice, ServiceNotice)]
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["transient", "durable"])
@@ -366,7 +366,7 @@ def test_poison_is_let_go_counted_and_said_once(
     nova.info({}, "service.update", service("cmp9"))
     eventually(lambda: hosts(count.heard_) == ["cmp9"])
     assert count.strange == len(poison) + 4
-    assert len([one for one in caplog.records if "not understood" in one.message]) == 1
+    assert len([record for record in caplog.records if "not understood" in record.message]) == 1
     notices.stop()
     assert world.waiting() == 0
 
@@ -696,11 +696,11 @@ def test_a_transport_url_is_read_as_oslo_messaging_reads_it() -> None:
     many = "rabbit://me:a%40b@h1:5673,you:x@[::1]:5674/my%2Fhost?ssl=true"
     theirs = oslo_messaging.TransportURL.parse(cfg.ConfigOpts(), many)
     assert [
-        (one.user, one.secret, one.host.strip("[]"), one.port, one.vhost)
-        for one in brokers.addresses(many)
+        (address.user, address.secret, address.host.strip("[]"), address.port, address.vhost)
+        for address in brokers.addresses(many)
     ] == [
-        (one.username, one.password, one.hostname, one.port, theirs.virtual_host)
-        for one in theirs.hosts
+        (host.username, host.password, host.hostname, host.port, theirs.virtual_host)
+        for host in theirs.hosts
     ]
     plain = brokers.addresses("rabbit://h1//")
     assert [(one.port, one.vhost, str(one)) for one in plain] == [(5672, "/", "h1:5672/")]

@@ -46,7 +46,7 @@ def observed(town: Town, server: str) -> list[str]:
         key="observations",
     )
     return [
-        f"{one['state']} {one['evidence']['event']} {one['evidence']['detail']}" for one in rows
+        f"{row['state']} {row['evidence']['event']} {row['evidence']['detail']}" for row in rows
     ]
 
 

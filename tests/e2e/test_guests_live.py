@@ -123,7 +123,7 @@ def test_what_is_watched_is_what_happens_and_can_be_replayed(
         text=True,
         check=True,
     )
-    replayed = [(one["guest"], one["state"]) for one in json.loads(ran.stdout)]
+    replayed = [(load["guest"], load["state"]) for load in json.loads(ran.stdout)]
     assert replayed == [(name, "failed"), (name, "well")]
 
 

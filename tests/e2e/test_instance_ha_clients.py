@@ -61,7 +61,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     with all_in_one(folder) as (_program, client):
         store = Store(f"sqlite:///{folder / 'state' / 'holdfast.db'}", SystemClock())
         eventually((folder / "state" / "populated").exists)
-        for uuid_ in {one.segment.uuid for one in store.segments.all_members()}:
+        for uuid_ in {member.segment.uuid for member in store.segments.all_members()}:
             store.segments.delete(uuid_)  # the demo's: a newcomer finds it, we begin anew
         yield Town(client.url, store)
         store.close()
@@ -106,11 +106,11 @@ def test_the_sdk_makes_finds_changes_and_deletes_segments(ha: Any) -> None:
     other = ha.create_segment(name="sdk-b", recovery_method="rh_priority", service_type="GPU")
     assert other.is_enabled is True
     assert ha.get_segment(made.uuid).name == "sdk-a"
-    assert {one.name for one in ha.segments()} >= {"sdk-a", "sdk-b"}
-    assert [one.name for one in ha.segments(recovery_method="rh_priority")] == ["sdk-b"]
-    assert [one.name for one in ha.segments(service_type="GPU")] == ["sdk-b"]
-    assert "sdk-a" in {one.name for one in ha.segments(is_enabled=False)}
-    assert "sdk-a" not in {one.name for one in ha.segments(is_enabled=True)}
+    assert {segment.name for segment in ha.segments()} >= {"sdk-a", "sdk-b"}
+    assert [segment.name for segment in ha.segments(recovery_method="rh_priority")] == ["sdk-b"]
+    assert [segment.name for segment in ha.segments(service_type="GPU")] == ["sdk-b"]
+    assert "sdk-a" in {segment.name for segment in ha.segments(is_enabled=False)}
+    assert "sdk-a" not in {segment.name for segment in ha.segments(is_enabled=True)}
     with pytest.raises(exceptions.ConflictException, match="sdk-a"):
         ha.create_segment(name="sdk-a", recovery_method="auto", service_type="COMPUTE")
     with pytest.raises(exceptions.BadRequestException, match="recovery_method"):
@@ -133,7 +133,7 @@ def test_the_sdk_pages_by_number_until_a_page_is_empty(ha: Any) -> None:
         ha.create_segment(name=f"page-{n}", recovery_method="auto", service_type="PAGED")
         for n in range(5)
     ]
-    paged = [one.name for one in ha.segments(service_type="PAGED", limit=2)]
+    paged = [segment.name for segment in ha.segments(service_type="PAGED", limit=2)]
     assert paged == ["page-4", "page-3", "page-2", "page-1", "page-0"]
     up = ha.segments(service_type="PAGED", limit=2, sort_key="name", sort_dir="asc")
     assert [one.name for one in up] == sorted(paged)

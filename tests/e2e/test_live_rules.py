@@ -49,7 +49,7 @@ def here(town: Town) -> dict[str, tuple[float, str]]:
         said = admin.ask(str(town.folder / "agent.sock"), "metrics.rules.list")
     except NotReachable:
         return {}
-    return {one["id"]: (float(one["when"].split()[1]), one["source"]) for one in said["rules"]}
+    return {rule["id"]: (float(rule["when"].split()[1]), rule["source"]) for rule in said["rules"]}
 
 
 def beaten(town: Town) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_a_level_is_changed_from_everywhere_and_survives_kill_nine(town: Town) -
 def test_the_centre_refuses_what_is_wrong_line_by_line(town: Town) -> None:
     with pytest.raises(BadRequest) as refused:
         town.client.alarm_rules.set("bad", "rules:\n  - {id: x}\n  - {on: guest}\n")
-    lines = {one["line"] for one in refused.value.details["problems"]}
+    lines = {problem["line"] for problem in refused.value.details["problems"]}
     assert lines == {2, 3}
 
 

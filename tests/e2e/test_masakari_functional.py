@@ -45,7 +45,7 @@ class Town:
     @property
     def hypervisors(self) -> list[str]:
         """Hosts that are open to everybody's servers."""
-        return [one["name"] for one in self.sim.world()["hosts"] if one["servers"]]
+        return [host["name"] for host in self.sim.world()["hosts"] if host["servers"]]
 
     def is_enabled(self, host: str) -> bool:
         (found,) = [one for one in self.cloud.services.list() if one.host == host]
@@ -152,7 +152,7 @@ def test_a_segment_goes_with_its_hosts(ha: Any, town: Town) -> None:
 def test_all_segments_are_listed(ha: Any, make: Make) -> None:
     """TestSegments.test_list"""
     made = [make("one"), make("two", "reserved_host")]
-    listed = {one.uuid: one.to_dict() for one in ha.segments()}
+    listed = {segment.uuid: segment.to_dict() for segment in ha.segments()}
     assert set(listed) == {one.uuid for one in made}
     for one in made:
         same = ("name", "recovery_method", "service_type", "description", "is_enabled")
@@ -198,7 +198,7 @@ def test_every_hypervisor_can_be_in_a_segment_and_all_are_listed(
 ) -> None:
     """TestHosts.test_list"""
     segment = make("hosts")
-    names = [one["name"] for one in town.sim.world()["hosts"]]
+    names = [host["name"] for host in town.sim.world()["hosts"]]
     flags = {"on_maintenance": False, "reserved": False}
     for name in names:
         ha.create_host(segment.uuid, name=name, **flags, **COMPUTE)

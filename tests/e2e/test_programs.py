@@ -69,7 +69,11 @@ def test_the_agent_is_light() -> None:
 def test_no_program_loads_eventlet() -> None:
     """One after the other, so that it is seen which does."""
     others = ("app.service", "drivers.rabbit.rpc", "app.demo", "db.migrations")
-    modules = (*PROGRAMS, *(f"holdfast.{one}" for one in others), "keystonemiddleware.auth_token")
+    modules = (
+        *PROGRAMS,
+        *(f"holdfast.{other}" for other in others),
+        "keystonemiddleware.auth_token",
+    )
     code = (
         "import importlib, sys\n"
         f"for name in {modules!r}:\n"

@@ -42,7 +42,7 @@ class Town:
 
     def guests(self) -> list[str]:
         servers = self.sim.world()["servers"]
-        return [one["id"] for one in servers if one["host"] == HOST]
+        return [server["id"] for server in servers if server["host"] == HOST]
 
     def incidents(self, server: str) -> list[dict[str, Any]]:
         found = self.client.incidents.list(kind="guest")
@@ -50,7 +50,7 @@ class Town:
 
     def recovered(self, server: str, times: int = 1) -> None:
         def so() -> bool:
-            statuses = [one["status"] for one in self.incidents(server)]
+            statuses = [incident["status"] for incident in self.incidents(server)]
             assert statuses == ["recovered"] * times, statuses
             return True
 

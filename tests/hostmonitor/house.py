@@ -163,8 +163,8 @@ class House:
     def said(self, since: datetime, state: str = "failed") -> set[tuple[str, str]]:
         """Who reported whom."""
         return {
-            (one["observer"], one["subject"].removeprefix("host:"))
-            for one in self.words(since, state)
+            (word["observer"], word["subject"].removeprefix("host:"))
+            for word in self.words(since, state)
         }
 
     def recovered(self, host: str) -> bool:

@@ -61,7 +61,7 @@ class Watcher:
         sights = [self.sights[name] for name in self.strategy.networks]
         self.book, reports = health.judge(self.book, sights, self.strategy, moment, WELL_FOR_S)
         self.said += reports
-        return [f"{one.host} {one.state}" for one in reports]
+        return [f"{report.host} {report.state}" for report in reports]
 
     def opinion(self, host: str = "cmp-1") -> str:
         rows = health.view(self.book, list(self.sights.values()))

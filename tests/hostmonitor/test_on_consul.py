@@ -131,7 +131,7 @@ def a_real_failure_is_found(house: House, host: str, *observers: str) -> None:
     began = now()
     house.site.cut(host, "storage")
     soon(lambda: house.said(began) >= {(each, host) for each in observers})
-    assert sorted(one["observer"] for one in house.words(began)) == sorted(observers)
+    assert sorted(word["observer"] for word in house.words(began)) == sorted(observers)
     house.site.whole()
     soon(lambda: house.said(began, "well") >= {(each, host) for each in observers})
 
@@ -202,7 +202,7 @@ def test_a_host_that_was_dead_before_the_monitors_started_is_recovered_once(hous
         soon(lambda: house.said(began) == {(host, "h1") for host in CONTROLLERS})
         soon(lambda: house.recovered("h1"))
         time.sleep(2)
-        assert sorted(one["observer"] for one in house.words(began)) == sorted(CONTROLLERS)
+        assert sorted(word["observer"] for word in house.words(began)) == sorted(CONTROLLERS)
         (incident,) = house.client.incidents.list(host="h1")
         told = house.client.incidents.explain(incident["id"])["text"]
         assert "storage" in told
@@ -229,7 +229,7 @@ def test_what_was_decided_while_the_api_was_away_arrives_once_though_the_monitor
         soon(lambda: house.recovered("h2"))
         time.sleep(2)
         assert house.recovered("h2")
-        fenced = [one for one in house.sim.effects("fence.off") if one.subject == "h2"]
+        fenced = [effect for effect in house.sim.effects("fence.off") if effect.subject == "h2"]
         assert len(fenced) == 1
         assert len(house.sim.effects("moves.evacuate", server.id)) == 1
 
@@ -266,7 +266,7 @@ def holding(house: House, lease_id: str) -> list[str]:
     """The hosts that the lease has."""
     names = {one["id"]: one["hypervisor_hostname"] for one in house.client.hosts.list()}
     return [
-        names[one["resource_id"]]
-        for one in house.client.hosts.allocations()
-        if any(held["lease_id"] == lease_id for held in one["reservations"])
+        names[allocation["resource_id"]]
+        for allocation in house.client.hosts.allocations()
+        if any(held["lease_id"] == lease_id for held in allocation["reservations"])
     ]

@@ -143,7 +143,7 @@ class Context:
 
     def work(self) -> int:
         subjects = [one.subject for one in self.site.store.operations.list_all()]
-        return sum(one.startswith("observation:") for one in subjects)
+        return sum(subject.startswith("observation:") for subject in subjects)
 
 
 @pytest.fixture
@@ -229,10 +229,14 @@ def test_where_nobody_can_listen_that_is_an_error_said_once(
     with caplog.at_level(logging.ERROR, "holdfast.hoststatus"):
         for _ in range(3):
             part.turn()
-    (line,) = [one.getMessage() for one in caplog.records if one.name == "holdfast.hoststatus.push"]
+    (line,) = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "holdfast.hoststatus.push"
+    ]
     assert "names guests" in line
     assert "[notifications] transport_url" in line
     caplog.clear()
     site.settings.enabled = ["compute"]
     part.turn()
-    assert not [one for one in caplog.records if one.name == "holdfast.hoststatus.push"]
+    assert not [record for record in caplog.records if record.name == "holdfast.hoststatus.push"]

@@ -81,7 +81,11 @@ def test_a_monitor_that_cannot_be_loaded_is_reported_and_the_others_go_on(
     count = Count()
     report(found, broken, ["compute", "bad", "unheard-of"], count)
     assert count.failures == {("bad", "not loaded"): 1}
-    lines = [one.getMessage() for one in caplog.records if one.name == "holdfast.hoststatus.push"]
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "holdfast.hoststatus.push"
+    ]
     assert "monitor bad cannot be loaded" in lines[0]
     there = "which is not installed; there are: compute, guests, usage"
     assert lines[1].endswith(f"names unheard-of, {there}")

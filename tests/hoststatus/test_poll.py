@@ -216,7 +216,9 @@ def test_a_monitor_that_raises_harms_nobody_else_and_is_reported_once(
     assert site.states() == {"cmp-1": DOWN}
     assert site.count.failures["own", "raised"] >= 4
     assert site.count.looks["compute"] >= 4
-    lines = [one.getMessage() for one in caplog.records if "monitor own" in one.getMessage()]
+    lines = [
+        record.getMessage() for record in caplog.records if "monitor own" in record.getMessage()
+    ]
     assert len(lines) == 1
     assert said in lines[0]
 
@@ -245,7 +247,9 @@ def test_a_monitor_that_hangs_harms_nobody_else_and_is_not_asked_until_it_has_re
         gate.open.set()
         waits.others.add("look own")
         eventually(lambda: look() or site.count.looks["own"] >= 1)
-    about = [one.getMessage() for one in caplog.records if "monitor own" in one.getMessage()]
+    about = [
+        record.getMessage() for record in caplog.records if "monitor own" in record.getMessage()
+    ]
     assert [("not returned" in line, "well again" in line) for line in about] == [
         (True, False),
         (False, True),

@@ -195,7 +195,11 @@ def test_where_it_can_never_listen_it_says_so_once_and_has_looks_done_all_the_sa
         part.poll_soon()
         eventually(lambda: rung and site.clock.monotonic() > 20)
         part.stop()
-    said = [one.getMessage() for one in caplog.records if one.name == "holdfast.hoststatus.push"]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "holdfast.hoststatus.push"
+    ]
     assert said == ["monitors: notices: py-amqp is not installed"]
     assert (rung, is_due(site)) == ([True], True)
 

@@ -59,8 +59,8 @@ def saw(seconds: float, verdict: str, source: str = "nova:service", **more: obje
 def story(*sightings: StatusReport, rules: Rules | None = None) -> list[str]:
     """The states one after the other; each sighting is heard as it is made."""
     standing, found = HostStatus(), []
-    for one in sightings:
-        standing = judge(standing, one, rules or Rules(), one.at)
+    for sighting in sightings:
+        standing = judge(standing, sighting, rules or Rules(), sighting.at)
         found.append(standing.state)
     return found
 

@@ -101,7 +101,7 @@ def heard() -> Heard:
 def test_the_use_of_a_volume_has_rates_over_the_time_since_it_was_told_before(heard: Heard) -> None:
     heard(volume())
     heard(volume(after_s=60, writes=650))
-    first, then = [d for one in heard.snapshots for d in plugin_input.on_volume(one)]
+    first, then = [d for snapshot in heard.snapshots for d in plugin_input.on_volume(snapshot)]
     assert (first["ctx"]["host"], first["uuid"], first["project"]) == ("cmp-7", SERVER, "red")
     assert (first["cinder_volume_id"], first["wr_reqs"], first["rd_bytes"]) == (VOLUME, 50, 409600)
     assert "wr_iops" in first["missing"] and "mean_latency_ns" in first["missing"]
@@ -160,7 +160,7 @@ def test_only_the_last_are_remembered(heard: Heard, monkeypatch: pytest.MonkeyPa
         heard(volume(volume_id=name))
     for name in ("a", "c"):
         heard(volume(60, 650, volume_id=name))
-    forgotten, known = [plugin_input.on_volume(one)[0] for one in heard.snapshots[3:]]
+    forgotten, known = [plugin_input.on_volume(snapshot)[0] for snapshot in heard.snapshots[3:]]
     assert "wr_iops" in forgotten["missing"] and known["wr_iops"] == 10
 
 

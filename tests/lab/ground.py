@@ -85,4 +85,4 @@ def free_pool(compute: Any) -> None:
 def _pool(compute: Any, name: str) -> Any:
     with contextlib.suppress(ConflictException):
         return compute.create_aggregate(name=name)
-    return next(one for one in compute.aggregates() if one.name == name)
+    return next(aggregate for aggregate in compute.aggregates() if aggregate.name == name)

@@ -107,7 +107,9 @@ class MortalHost:
         left = f"^{PREFIX}"
         eventually(
             lambda: (
-                not {one.id for one in self.admin.compute.servers(all_projects=True, name=left)}
+                not {
+                    server.id for server in self.admin.compute.servers(all_projects=True, name=left)
+                }
                 & set(self.servers)
             ),
             every=0.5,
@@ -152,7 +154,10 @@ def mortal_host(
         admin.compute.create_flavor_extra_specs(
             flavor, {**nothing, f"resources:{resource(name)}": "1"}
         )
-        eventually(lambda: any(one.name == name for one in admin.compute.hypervisors()), every=0.5)
+        eventually(
+            lambda: any(hypervisor.name == name for hypervisor in admin.compute.hypervisors()),
+            every=0.5,
+        )
         yield made
 
 

@@ -69,7 +69,10 @@ class Site:
 
     def pools(self) -> dict[str, set[str]]:
         """The hosts of every aggregate, by its name."""
-        return {one.name: set(one.hosts or ()) for one in self.admin.compute.aggregates()}
+        return {
+            aggregate.name: set(aggregate.hosts or ())
+            for aggregate in self.admin.compute.aggregates()
+        }
 
     def boot(self, project: str, hint: object = None, flavor: str = "", **more: Any) -> str:
         """Ask for a server as a member of that project; its id."""

@@ -132,7 +132,7 @@ def written(file: Path, what: str) -> list[tuple[int, dict[str, Any]]]:
 
 def child(host: MortalHost) -> psutil.Process | None:
     ours = psutil.Process(host.compute.pid).children(recursive=True)
-    return next((one for one in ours if "holdfast.cmd.nova_plugins" in one.cmdline()), None)
+    return next((our for our in ours if "holdfast.cmd.nova_plugins" in our.cmdline()), None)
 
 
 @pytest.mark.slow("two nova-compute start, and plugins hang until they are cut off")
@@ -183,7 +183,7 @@ def one_host(lab: Lab, paths: str, metrics: Metrics, folder: Path, backend: str)
         eventually(lambda: metrics.exists(server), every=0.2)
     ours.wait(PATIENCE_S)  # nova-compute was killed: the plugins end by themselves
     # and a manager's plugins get this from afar
-    told = [one for one in metrics.snapshots if one.host == host.name]
+    told = [snapshot for snapshot in metrics.snapshots if snapshot.host == host.name]
     on_hosts = [d for one in told for d in plugin_input.on_host(one)]
     assert len(on_hosts) >= 5 and on_hosts[0]["cpu_user_ns"] == DRIVERS
     on_guests = [d for one in told for d in plugin_input.on_cpu(one)]

@@ -45,7 +45,9 @@ class Pools(Site):
     ) -> Iterator[str]:
         """Hosts in an aggregate for a while. The free pool is borrowed, others are our own."""
         compute = self.admin.compute
-        found = next((one for one in compute.aggregates() if one.name == name), None)
+        found = next(
+            (aggregate for aggregate in compute.aggregates() if aggregate.name == name), None
+        )
         made = found or compute.create_aggregate(
             name=name, **({"availability_zone": zone} if zone else {})
         )
@@ -218,7 +220,7 @@ def test_a_server_that_moves_stays_in_its_pool(site: Pools) -> None:
     with site.pool(reservation, site.owner("red"), site.hosts[0]) as pool_id:
         site.expect((["red", reservation], site.hosts[0]))
         servers = [site.boot("red", reservation, site.ground.flavor) for _ in range(2)]
-        assert {site.outcome(one) for one in servers} == {site.hosts[0]}
+        assert {site.outcome(server) for server in servers} == {site.hosts[0]}
 
         compute.set_aggregate_metadata(pool_id, {names.OPEN: names.CLOSED})
         shelve(site, servers[0])

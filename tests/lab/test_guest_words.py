@@ -111,13 +111,18 @@ def test_a_guest_that_nova_finds_switched_off_runs_again_with_one_incident(town:
     pauses.pause("both are to be heard: one alone would be enough to have it running at once")
     town.host.guest(server, "shutdown")
     town.agent_says(server)
-    eventually(lambda: {"nova"} <= {one["observer"] for one in town.observations(server)})
+    eventually(
+        lambda: {"nova"} <= {observation["observer"] for observation in town.observations(server)}
+    )
     pauses.resume()
     incident = town.recovered(server)
     said = town.observations(server)
     assert {one["observer"] for one in said} == {"nova", f"agent@{town.host.name}"}
     eventually(
-        lambda: {one["incident_id"] for one in town.observations(server)} == {incident["id"]}
+        lambda: (
+            {observation["incident_id"] for observation in town.observations(server)}
+            == {incident["id"]}
+        )
     )
 
 
@@ -182,4 +187,4 @@ def ask_for_all(town: Town) -> str:
 def stops(town: Town, server: str) -> int:
     """How often the server was stopped, by whomever."""
     found = town.host.admin.compute.get(f"/servers/{server}/os-instance-actions").json()
-    return sum(one["action"] == "stop" for one in found["instanceActions"])
+    return sum(instanceAction["action"] == "stop" for instanceAction in found["instanceActions"])

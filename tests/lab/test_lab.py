@@ -70,7 +70,7 @@ def test_every_service_answers_those_who_log_in(lab: Lab) -> None:
     for project, user, _ in PEOPLE:
         assert lab.connect(user, project).current_project_id == projects[project]
     assert {host.name for host in cloud.compute.hypervisors()} >= set(lab.computes)
-    assert {one.name for one in cloud.placement.resource_providers()} >= set(lab.computes)
+    assert {provider.name for provider in cloud.placement.resource_providers()} >= set(lab.computes)
     assert cloud.image.get_image(lab.image).status == "active"
     assert cloud.network.get_network(lab.external_network).is_router_external
 

@@ -114,7 +114,7 @@ def test_the_life_of_a_server_is_heard_within_moments(lab: Lab, ear: Ear) -> Non
         for notice in ear.notices
         if isinstance(notice, ServerNotice) and notice.server_id == server.id and notice.change
     ]
-    assert ("building", "active") in [(one.old_state, one.state) for one in changes]
+    assert ("building", "active") in [(change.old_state, change.state) for change in changes]
     p50, p95 = statistics.median(ear.took), statistics.quantiles(ear.took, n=20)[18]
     print(f"\nnotices: {len(ear.took)}, p50 {p50 * 1000:.1f} ms, p95 {p95 * 1000:.1f} ms")
     assert p50 < P50_S
@@ -185,7 +185,7 @@ def test_the_command_shows_that_nova_talks_to_us(lab: Lab, config: Path) -> None
             name = f"notices-{uuid.uuid4().hex[:8]}"
             compute.delete_aggregate(compute.create_aggregate(name=name))
             lines = (json.loads(line) for line in running.stdout)
-            found = next(one for one in lines if one["data"].get("name") == name)
+            found = next(line for line in lines if line["data"].get("name") == name)
         finally:
             os.kill(running.pid, signal.SIGINT)
     assert found["event_type"] == "aggregate.create.start"

@@ -64,7 +64,9 @@ def refusal(site: Site, params: object) -> HttpException:
 
 
 def servers(site: Site) -> list[str]:
-    return [one.id for one in site.members["red"].compute.servers(name=f"^{site.prefix}-server")]
+    return [
+        server.id for server in site.members["red"].compute.servers(name=f"^{site.prefix}-server")
+    ]
 
 
 @pytest.mark.slow("a real Nova shelves the server, brings it back and deletes it")

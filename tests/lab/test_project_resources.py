@@ -155,9 +155,9 @@ def test_a_snapshot_is_the_server_owners_image(lab: Lab, our_ground: Ground, clo
     name = f"{PREFIX}-{uuid.uuid4()}"
     image_id = cloud.servers.snapshot(server_id, name)
     try:
-        seen = [one for one in site.members["red"].image.images() if one.name == name]
+        seen = [image for image in site.members["red"].image.images() if image.name == name]
         assert [(one.id, one.owner_id) for one in seen] == [(image_id, site.project("red"))]
-        assert not [one for one in site.members["blue"].image.images() if one.name == name]
+        assert not [image for image in site.members["blue"].image.images() if image.name == name]
         assert cloud.servers.images(server_id, name) == [image_id]
     finally:
         site.admin.image.delete_image(image_id)

@@ -58,7 +58,7 @@ class Town:
         return found
 
     def member(self, host: str) -> Any:
-        segment = next(one for one in self.ha.segments() if one.name == SEGMENT)
+        segment = next(segment for segment in self.ha.segments() if segment.name == SEGMENT)
         return next(one for one in self.ha.hosts(segment.uuid) if one.name == host)
 
     def report(self, host: str) -> str:
@@ -175,7 +175,7 @@ def test_the_servers_of_a_compute_that_dies_run_elsewhere_each_once_and_it_comes
     assert victim.moved() == dict.fromkeys(servers, other)
 
     town.finished(notification)
-    assert not any(one.is_locked for one in victim.servers())
+    assert not any(server.is_locked for server in victim.servers())
     service = victim.service()
     assert (service.status, service.is_forced_down) == ("disabled", True)
     assert town.member(host).on_maintenance
@@ -194,10 +194,10 @@ def furnish(town: Town) -> None:
     new_host = "segment", "host", "create"
     segment, *hosts = town.home.commands(
         ["segment", "create", SEGMENT, "auto", "COMPUTE"],
-        *([*new_host, one, "KVM", "none", SEGMENT] for one in town.ground.hosts),
+        *([*new_host, host, "KVM", "none", SEGMENT] for host in town.ground.hosts),
     )
     assert (segment["name"], segment["recovery_method"]) == (SEGMENT, "auto")
-    assert [one["name"] for one in hosts] == list(town.ground.hosts)
+    assert [host["name"] for host in hosts] == list(town.ground.hosts)
     with contextlib.closing(town.lab.connect("red-member", "red")) as member:
         theirs = Connection(session=member.session, region_name=town.home.region)
         with pytest.raises(ForbiddenException):
@@ -214,7 +214,7 @@ def seen(town: Town, notification: str, servers: list[str], other: str) -> None:
     assert notification in {one["notification_uuid"] for one in listed}
     assert shown["status"] == "finished"
     assert "fence" in str(shown["recovery_workflow_details"])
-    assert Counter(one["status"] for one in moves) == {"succeeded": len(servers)}
+    assert Counter(move["status"] for move in moves) == {"succeeded": len(servers)}
     found = list(town.ha.vmoves(notification))
     assert {one.server_id: one.dest_host for one in found} == dict.fromkeys(servers, other)
 

@@ -76,7 +76,7 @@ def test_leased_servers_are_there_for_the_time_of_their_lease_and_end_as_asked(
 ) -> None:
     owner, (enrolled, ordinary) = Owner(lab, site, home), site.hosts
     servers = [site.boot("red") for _ in range(3)]
-    assert [site.outcome(one) for one in servers] == [ordinary] * 3
+    assert [site.outcome(server) for server in servers] == [ordinary] * 3
     stopped, deleted, homeless = servers
     # Somebody has the whole host later: while a lease lasts until then, no room can be held.
     later = home.client(lab.credentials("blue-member", "blue")).leases.create(
@@ -98,12 +98,12 @@ def test_leased_servers_are_there_for_the_time_of_their_lease_and_end_as_asked(
 
     seen = [owner.wait(lease, "ACTIVE") for lease in leases]
     assert not any(lease["degraded"] for lease in seen), seen
-    assert [owner.state(one) for one in servers] == [
+    assert [owner.state(server) for server in servers] == [
         ("ACTIVE", enrolled),
         ("ACTIVE", enrolled),
         ("ACTIVE", ordinary),
     ]
-    pools = {one.name: one for one in site.admin.compute.aggregates()}
+    pools = {aggregate.name: aggregate for aggregate in site.admin.compute.aggregates()}
     mine = [lease["reservations"][0]["id"] for lease in leases]
     assert [one in pools for one in mine] == [True, True, False]
     about = dict(pools[mine[0]].metadata)
@@ -121,7 +121,7 @@ def test_leased_servers_are_there_for_the_time_of_their_lease_and_end_as_asked(
     assert owner.state(homeless) == ("SHUTOFF", ordinary)
     assert not any(site.pools().get(one) for one in mine)
     name = f"reserved_{site.prefix}-server_{mine[1]}"
-    (image,) = (one for one in site.members["red"].image.images() if one.name == name)
+    (image,) = (image for image in site.members["red"].image.images() if image.name == name)
     site.admin.image.delete_image(image.id)
     home.client().leases.delete(later["id"])
     for one in mine[:2]:  # the house will not stand when the last telling is due

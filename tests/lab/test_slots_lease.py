@@ -79,7 +79,7 @@ def left(site: Site, reservation_id: str) -> list[str]:
     grouped = [f"group {g['id']}" for g in groups.json()["server_groups"] if g["name"] == name]
     classes = admin.placement.get("/resource_classes", microversion="1.30").json()
     mine = resource_class(reservation_id)
-    classed = [mine for one in classes["resource_classes"] if one["name"] == mine]
+    classed = [mine for class_ in classes["resource_classes"] if class_["name"] == mine]
     pooled = [f"pool {host}" for host in site.pools().get(reservation_id, ())]
     return flavors + grouped + classed + pooled
 

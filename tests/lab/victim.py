@@ -87,9 +87,9 @@ class Victim:
     def moved(self) -> dict[str, str]:
         """The hosts of those that run elsewhere, with nothing under way."""
         return {
-            str(one.uuid): str(one.host)
-            for one in self.rows()
-            if one.host != self.host and one.vm_state == "active" and not one.task_state
+            str(row.uuid): str(row.host)
+            for row in self.rows()
+            if row.host != self.host and row.vm_state == "active" and not row.task_state
         }
 
     def service(self) -> Any:

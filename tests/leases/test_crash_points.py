@@ -211,7 +211,7 @@ def of_hosts(story: Story, peace_of: Told) -> set[str]:
     """The statements of the same part of a life of whole hosts: they are that story's."""
     same = f"host-{story.name.partition('-')[2]}"
     others = [one for one in STORIES if one.name == same and one is not story]
-    return {kind for one in others for kind in kinds(peace_of(one).passed)}
+    return {kind for other in others for kind in kinds(peace_of(other).passed)}
 
 
 def check_peace(story: Story, seen: dict[str, Any]) -> None:

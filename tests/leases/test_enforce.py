@@ -298,7 +298,10 @@ def test_the_service_is_asked_with_the_context_and_each_reservations_own_hosts(
         "2030-01-01T14:00:00",
     )
     held = [
-        [(one["id"], one["hypervisor_hostname"], one["vcpus"]) for one in r["allocations"]]
+        [
+            (allocation["id"], allocation["hypervisor_hostname"], allocation["vcpus"])
+            for allocation in r["allocations"]
+        ]
         for r in asked["reservations"]
     ]
     assert held == [[("1", "h1.lan", 8)], [("2", "h2.lan", 8)]]

@@ -178,7 +178,7 @@ def test_traits_and_classes_decide_where_it_can_be(home: House) -> None:
 def test_all_three_affinities_work(home: House, affinity: bool | None, hosts: int) -> None:
     lease_id = lease(home, LARGE, 2, affinity=affinity)
     assert len(home.held(lease_id)[0]) == hosts
-    groups = [one.policy for one in home.m.cloud.slots.groups()]
+    groups = [group.policy for group in home.m.cloud.slots.groups()]
     assert groups == {True: ["affinity"], False: ["anti-affinity"], None: []}[affinity]
 
 

@@ -58,7 +58,9 @@ def there(house: House) -> dict[str, str]:
 
 
 def held(house: House, lease_id: str) -> list[set[str]]:
-    names = {one.thing: one.address for one in house.m.store.ledger.floatingips()}
+    names = {
+        floatingip.thing: floatingip.address for floatingip in house.m.store.ledger.floatingips()
+    }
     reservations = house.lease(lease_id).reservations
     return [{names[a.thing or ""] for a in r.allocations} for r in reservations]
 
@@ -161,7 +163,11 @@ def test_an_address_is_enrolled_once_and_withdrawn_once(ips: House) -> None:
     commands = ips.m.commands
     with pytest.raises(Conflict, match="is enrolled already"):
         commands.enrol_floatingip(ADMIN, NET, f" {IPS[0]} ")
-    first = next(one for one in ips.m.store.ledger.floatingips(NET) if one.address == IPS[0])
+    first = next(
+        floatingip
+        for floatingip in ips.m.store.ledger.floatingips(NET)
+        if floatingip.address == IPS[0]
+    )
     commands.withdraw_floatingip(ADMIN, first.id)
     with pytest.raises(NotFound, match=first.id):
         commands.withdraw_floatingip(ADMIN, first.id)
@@ -223,7 +229,7 @@ def test_availability_names_the_first_windows(ips: House) -> None:
 
 def test_an_address_that_was_withdrawn_meanwhile_cannot_be_booked(ips: House) -> None:
     """Between somebody's plan and his booking an admin was faster."""
-    first = next(one for one in ips.m.store.ledger.floatingips(NET))
+    first = next(floatingip for floatingip in ips.m.store.ledger.floatingips(NET))
     window = Window(ips.at(5), ips.at(65))
     hold = Allocation(None, window, thing=first.thing)
     planned = Reservation(ips.new_id(), "virtual:floatingip", allocations=(hold,))
@@ -247,7 +253,7 @@ def test_addresses_are_the_projects_for_the_time_of_the_lease(ips: House) -> Non
     assert there(ips) == {IPS[0]: "alpha", IPS[1]: "alpha"}
     (reservation,) = ips.lease(lease).reservations
     tags: list[Address] = list(ips.m.cloud.addresses.list())
-    assert {one.tags for one in tags} == {("blazar", f"reservation:{reservation.id}")}
+    assert {tag.tags for tag in tags} == {("blazar", f"reservation:{reservation.id}")}
     ips.run(minutes=60)
     assert ips.status(lease) == "TERMINATED"
     assert there(ips) == {}
@@ -257,7 +263,11 @@ def test_addresses_are_the_projects_for_the_time_of_the_lease(ips: House) -> Non
 
 def test_an_address_can_be_withdrawn_when_no_lease_needs_it_any_more(ips: House) -> None:
     lease = create(ips, minutes=(5, 65), required_floatingips=[IPS[0]])
-    (first, *_) = (one for one in ips.m.store.ledger.floatingips(NET) if one.address == IPS[0])
+    (first, *_) = (
+        floatingip
+        for floatingip in ips.m.store.ledger.floatingips(NET)
+        if floatingip.address == IPS[0]
+    )
     for _ in range(2):
         with pytest.raises(Conflict, match=rf"{IPS[0]} is reserved \(first lease ends"):
             ips.m.commands.withdraw_floatingip(ADMIN, first.id)

@@ -219,7 +219,7 @@ class Ground:
         return found
 
     def groups(self) -> list[tuple[str, str]]:
-        return [(one.policy, one.project_id) for one in self.house.m.cloud.slots.groups()]
+        return [(group.policy, group.project_id) for group in self.house.m.cloud.slots.groups()]
 
     def boot(self, reservation_id: str, name: str, project: str = "alpha") -> str:
         server = self.house.sim.boot(name, project, None, 1, 512, 1, reservation_id)

@@ -459,7 +459,7 @@ def test_pools_that_always_fail_keep_nobody_else_waiting(
     count = 12  # more than are told at once
     house.enrol(*(f"cmp-{number}" for number in range(count)))
     leases = [house.create(minutes=(5, 10)) for _ in range(count)]
-    ids = {house.lease(one).reservations[0].id for one in leases}
+    ids = {house.lease(lease).reservations[0].id for lease in leases}
     house.run(minutes=2)
     house.tell()
     house.run(minutes=3)

@@ -94,8 +94,8 @@ class World:
         )
 
     def hold(self, *allocations: Allocation) -> None:
-        for one in allocations:
-            self.held.setdefault(one.host_id or 0, []).append(one)
+        for allocation in allocations:
+            self.held.setdefault(allocation.host_id or 0, []).append(allocation)
 
     def stock(self) -> CapacitySnapshot:
         hosts = {host_id: self.host(host_id) for host_id in range(1, len(self.racks) + 1)}
@@ -205,7 +205,7 @@ def _random_hurt(chance: random.Random, world: World, mixed: bool) -> None:
 def check(world: World, plan: RepairPlan) -> None:
     """Nobody holds what another has, nothing healthy is moved, each is there once."""
     names = [one.hurt.reservation.id for one in plan.mended]
-    assert sorted(names) == sorted(one.reservation.id for one in world.hurts)
+    assert sorted(names) == sorted(hurt.reservation.id for hurt in world.hurts)
     found = [a for one in plan.mended for a in one.found]
     assert list(world.book(*found).wrongs()) == []
     asks = {ask.name: ask for ask in world.asks()}

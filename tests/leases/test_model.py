@@ -67,7 +67,7 @@ class Life(Watched):
         for last in (11, 12, 13):
             self.house.m.commands.enrol_floatingip(ADMIN, NETWORK, f"192.0.2.{last}")
         addresses = self.house.m.store.ledger.floatingips(NETWORK)
-        self.oracle.things = {one.thing for one in addresses} | {f"server:{self.server}"}
+        self.oracle.things = {address.thing for address in addresses} | {f"server:{self.server}"}
 
     @precondition(lambda self: len(self.leases) < 7)
     @rule(

@@ -66,7 +66,7 @@ def test_a_running_one_gets_another_host_into_its_pool_and_the_owner_is_told(hou
     house.m.commands.acknowledge(ANN, lease_id)
     assert flags(house, lease_id) == (False, False, False)
     sentences = house.sentences(lease_id)
-    assert any("got something else for" in one for one in sentences)
+    assert any("got something else for" in sentence for sentence in sentences)
     house.clock.advance(7200)
     house.run(seconds=1)
     assert house.status(lease_id) == "TERMINATED"
@@ -116,7 +116,7 @@ def test_what_cannot_be_replaced_is_missing_until_capacity_appears(house: House)
     house.run(seconds=11)
     assert flags(house, first) == (False, False, False)
     assert house.held(first) != [[host]]
-    assert any("is whole again" in one for one in house.sentences(first))
+    assert any("is whole again" in sentence for sentence in house.sentences(first))
 
 
 def test_where_there_is_not_enough_the_higher_priority_comes_first(house: House) -> None:
@@ -256,7 +256,7 @@ def test_what_if_says_who_would_move_where_and_writes_nothing(house: House) -> N
     assert move.joins[0] in {"cmp-1", "cmp-2", "cmp-3"} - {host}
     assert (report.failed, report.usable) == ((host,), 2)
     everything = house.m.commands.plan_repair(ADMIN, hosts=["cmp-1", "cmp-2", "cmp-3"])
-    assert [bool(one.short) for one in everything.moves] == [True]
+    assert [bool(move.short) for move in everything.moves] == [True]
     assert house.lease(lease_id) == before
     with pytest.raises(NotFound, match="rack"):
         house.m.commands.plan_repair(ADMIN, racks=["r-99"])

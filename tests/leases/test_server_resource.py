@@ -462,7 +462,7 @@ def test_a_refusal_and_availability_say_when_the_server_is_free(cloud: House) ->
     wanted = NewReservation("virtual:server", {"server_id": server})
     query = AvailabilityQuery(wanted, length_s=240, limit=5)
     found = cloud.m.commands.availability(ANN, query)
-    assert [one.window.start for one in found.windows] == [cloud.at(0), cloud.at(65)]
+    assert [window.window.start for window in found.windows] == [cloud.at(0), cloud.at(65)]
 
 
 def test_the_next_lease_leaves_the_server_to_the_one_before(cloud: House) -> None:

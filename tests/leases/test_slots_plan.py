@@ -186,7 +186,7 @@ def test_the_first_room_behind_thousands_of_full_hosts_is_found_without_asking_t
 def test_a_booking_among_ten_thousand_hosts_takes_a_few_milliseconds() -> None:
     """One of 10,000 with 100 holds each, the first half of them full; 5 times what is measured."""
     holds = [part(1, n, n + 3, 1) for n in range(-50, 50)]
-    some = Line(hold_of(one) for one in holds)
+    some = Line(hold_of(hold) for hold in holds)
     full = Line(hold_of(one) for one in (*holds, *holds))
     hosts = {n: host(n, 6) for n in range(1, 10_001)}
     busy = CapacitySnapshot(hosts, {n: full if n < 5000 else some for n in hosts})
@@ -356,9 +356,9 @@ def test_the_first_opening_is_the_first_moment_at_which_it_fits(
     first = next((w.start for w in openings(request, of, NOON + 9 * HOUR)), None)
     moments = [window(n / 2, n / 2 + 1) for n in range(19)]
     tried = (
-        one.start
-        for one in moments
-        if not isinstance(choose(replace(request, held=one), of), Refusal)
+        moment.start
+        for moment in moments
+        if not isinstance(choose(replace(request, held=moment), of), Refusal)
     )
     assert first == next(tried, None)
 

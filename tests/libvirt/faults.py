@@ -72,7 +72,11 @@ class Lab:
 
     def end(self, *names: str) -> None:
         """Whatever became of them."""
-        ours = [one for one in self.way.listAllDomains() if one.name() in names]
+        ours = [
+            listAllDomain
+            for listAllDomain in self.way.listAllDomains()
+            if listAllDomain.name() in names
+        ]
         with ThreadPoolExecutor(4) as hands:
             list(hands.map(remove, ours))
 

@@ -52,7 +52,7 @@ def main(folder: Path, emulator: str, words: list[str]) -> None:
     if not places:
         os.execv(emulator, [emulator, *words])
     monitor = int(re.findall(r"fd=(\d+)", words[places[0]])[0])
-    name = next(re.findall("guest=([^,]+)", one)[0] for one in words if "guest=" in one)
+    name = next(re.findall("guest=([^,]+)", word)[0] for word in words if "guest=" in word)
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         theirs.close()

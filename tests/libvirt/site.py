@@ -73,7 +73,11 @@ class Site:
     def said(self, guest: str) -> list[str]:
         """failed stopped failed, …; without that it runs again, and what an agent that was started
         anew said again."""
-        found = [one for one in self.observations(guest) if one["state"] != "well"]
+        found = [
+            observation
+            for observation in self.observations(guest)
+            if observation["state"] != "well"
+        ]
         return [verdict(one) for one in found if "told_before" not in one["evidence"]]
 
     def incidents(self, guest: str) -> list[dict[str, Any]]:
@@ -81,7 +85,7 @@ class Site:
         return [one for one in found if one["subject"] == f"server:{guest}"]
 
     def statuses(self, guest: str) -> list[str]:
-        return [one["status"] for one in self.incidents(guest)]
+        return [incident["status"] for incident in self.incidents(guest)]
 
     def segment(self, *hosts: str) -> None:
         """Hosts whose guests are recovered."""
@@ -181,7 +185,7 @@ def recovered(site: Site, guest: str, times: int, within_s: float = PATIENCE_S) 
     """It died so often, and was brought back as often."""
 
     def so() -> bool:
-        found = [(one["status"], one["sentence"]) for one in site.incidents(guest)]
+        found = [(incident["status"], incident["sentence"]) for incident in site.incidents(guest)]
         assert [status for status, _ in found] == ["recovered"] * times, found
         return True
 

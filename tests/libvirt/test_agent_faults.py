@@ -119,15 +119,15 @@ def strike(lab: Lab, row: Row) -> None:
 
 def troubles(site: Site) -> list[dict[str, Any]]:
     """All that is stored, but for who runs again: the one that is thawed does."""
-    return [one for one in site.observations() if one["state"] != "well"]
+    return [observation for observation in site.observations() if observation["state"] != "well"]
 
 
 def told(site: Site, uuids: dict[str, str]) -> dict[str, list[str]]:
     """What is stored of each."""
     names = {uuid: name for name, uuid in uuids.items()}
     found: dict[str, list[str]] = {name: [] for name in uuids}
-    for one in troubles(site):
-        found[names[one["subject"].removeprefix("server:")]].append(verdict(one))
+    for trouble in troubles(site):
+        found[names[trouble["subject"].removeprefix("server:")]].append(verdict(trouble))
     return found
 
 
@@ -187,7 +187,7 @@ def check_incidents(site: Site, uuids: dict[str, str], told: dict[str, list[str]
     eventually(lambda: len(site.client.incidents.list(limit=1000)) >= len(failed))
     found = [one["subject"] for one in site.client.incidents.list(limit=1000)]
     assert sorted(found) == sorted(f"server:{uuid}" for uuid in failed)
-    seen: dict[str, Any] = {one["subject"]: one for one in troubles(site)}
+    seen: dict[str, Any] = {trouble["subject"]: trouble for trouble in troubles(site)}
     for name, uuid in uuids.items():
         if told[name]:
             one = seen[f"server:{uuid}"]

@@ -129,7 +129,9 @@ def starved(host: GuestHost, name: str) -> Iterator[None]:
     (cpu, *_) = os.sched_getaffinity(0)
     pid = host.pid(name)
     threads = Path(f"/proc/{pid}/task").iterdir()
-    (thread,) = [int(one.name) for one in threads if (one / "comm").read_text().startswith("CPU 0")]
+    (thread,) = [
+        int(thread.name) for thread in threads if (thread / "comm").read_text().startswith("CPU 0")
+    ]
     os.sched_setaffinity(thread, {cpu})
     os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
     with contextlib.suppress(FileNotFoundError):

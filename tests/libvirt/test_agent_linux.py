@@ -102,7 +102,7 @@ class Row:
         found = self.site.observations(self.uuid)
         assert {one["observer"] for one in found} == {OBSERVER}
         told = [one["incident_id"] for one in found if one["state"] == "failed"]
-        known = [one["id"] for one in self.site.incidents(self.uuid)]
+        known = [incident["id"] for incident in self.site.incidents(self.uuid)]
         assert all(told) and sorted(told) == sorted(known), (told, known)
         return True
 
@@ -153,7 +153,11 @@ def agent_ends_and_falls_silent(row: Row) -> None:
     was_asked(console)
     console.do("kill -STOP $(pidof qemu-ga)")
     row.stored(2, SILENCE_S)
-    told = [one for one in row.site.observations(row.uuid) if one["state"] == "failed"]
+    told = [
+        observation
+        for observation in row.site.observations(row.uuid)
+        if observation["state"] == "failed"
+    ]
     assert told[-1]["evidence"]["reason"] == "idle"
 
 

@@ -196,7 +196,11 @@ def test_an_agent_that_is_killed_again_and_again_loses_no_death_and_doubles_none
         time.sleep(1)
         for name, uuid in uuids.items():
             recovered(site, uuid, reaper.deaths[name])
-            told = [one for one in site.observations(uuid) if one["state"] != "well"]
+            told = [
+                observation
+                for observation in site.observations(uuid)
+                if observation["state"] != "well"
+            ]
             assert {verdict(one) for one in told} <= {"failed stopped failed"}, (SEED, name)
             assert len({one["incident_id"] for one in told}) == reaper.deaths[name], (SEED, name)
             assert len(site.said(uuid)) <= reaper.deaths[name], (SEED, name)

@@ -88,7 +88,7 @@ def test_a_guest_is_restarted_where_it_dies_and_the_third_time_on_another_host(
     kvm: Kvm, tmp_path: Path
 ) -> None:
     disk = kvm.shared / "web.raw"
-    hosts = {one.name: one.uri for one in kvm.hosts}
+    hosts = {host.name: host.uri for host in kvm.hosts}
     options = {"recovery": {"guest_restarts_in_place": 2}}
     with manned(tmp_path, hosts, options, shared=kvm.shared) as site:
         guest, other = kvm.boot(A, "web"), kvm.boot(A, "other")
@@ -115,7 +115,11 @@ def test_a_guest_is_restarted_where_it_dies_and_the_third_time_on_another_host(
         assert kvm.runs(guest) == []
         assert (writers.most, len(writers.seen), locks(disk)) == (1, 4, 0)
         assert writers.looks > 10
-        told = [one for one in site.observations(guest) if one["state"] != "well"]
+        told = [
+            observation
+            for observation in site.observations(guest)
+            if observation["state"] != "well"
+        ]
         assert [one["observer"] for one in told] == [f"agent@{A}"] * 3 + [f"agent@{now}"]
         assert {one["state"] for one in told} == {"failed"}
         assert kvm.runs(other) == [A]

@@ -55,13 +55,13 @@ class Place:
             query={"subject": f"server:{server}"},
             key="observations",
         )
-        troubles = (one for one in rows if one["state"] != "well")
-        said = (one["evidence"] | {"state": one["state"]} for one in troubles)
+        troubles = (row for row in rows if row["state"] != "well")
+        said = (trouble["evidence"] | {"state": trouble["state"]} for trouble in troubles)
         return [f"{one['state']} {one['event']} {one['detail']}" for one in said]
 
     def recovered(self, server: str) -> None:
         def so() -> bool:
-            statuses = [one["status"] for one in self.town.incidents(server)]
+            statuses = [incident["status"] for incident in self.town.incidents(server)]
             assert statuses == ["recovered"], statuses
             return True
 
@@ -70,7 +70,7 @@ class Place:
     def state(self, name: str) -> tuple[str, str]:
         with contextlib.closing(LibvirtGuests(self.host.url, SystemClock())) as driver:
             guests = eventually(lambda: read(driver)) or []
-            return {one.name: (one.state, one.reason) for one in guests}[name]
+            return {guest.name: (guest.state, guest.reason) for guest in guests}[name]
 
 
 def with_uuid(xml: str, own: str) -> str:
@@ -236,7 +236,7 @@ def test_a_reading_needs_no_listener_and_is_not_held_up_by_a_qemu_that_hangs(
 
     def is_read() -> bool:
         guests, at = driver.read()
-        found = {one.name: one.state for one in guests}
+        found = {guest.name: guest.state for guest in guests}
         assert found["well"] == "running"  # or it got no processor all the while
         assert found["off"] == "shutoff"
         assert found["frozen"] in ("running", "unknown")

@@ -253,7 +253,7 @@ def test_what_changes_while_a_guest_runs_is_known_before_it_fails(
         element = libvirt.VIR_DOMAIN_METADATA_ELEMENT
         domain.setMetadata(element, '<guest ha="no"/>', "h", "urn:holdfast:guest", live)
         domain.attachDeviceFlags(disk, live)
-        eventually(lambda: "vdb" in [one.name for one in guests._facts[uuid].disks.values()])
+        eventually(lambda: "vdb" in [disk.name for disk in guests._facts[uuid].disks.values()])
         lab.host.kill_guest("fickle")
         ear.wait("fickle", DIED)
         (died,) = [one for one in ear.events["fickle"] if one.reason == "failed"]

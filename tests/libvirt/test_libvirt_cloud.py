@@ -137,7 +137,7 @@ def test_guests_of_a_dead_host_run_elsewhere_once_and_stay_there_when_it_returns
         where = {guest: cloud.servers.show(guest).host for guest in (web, db, idle)}
         assert kvm.domain(str(where[idle]), idle) == "off"
         moves = cloud.moves.migrations(source_host=A)
-        assert sorted((one.server_id, one.status) for one in moves) == sorted(
+        assert sorted((move.server_id, move.status) for move in moves) == sorted(
             (guest, "done") for guest in where
         )
         kvm.switch_on(A)
@@ -201,7 +201,7 @@ def test_a_move_without_room_fails_and_can_be_made_again(kvm: Kvm, cloud: Libvir
     seen = cloud.servers.show(guest)
     assert (seen.status, seen.host, kvm.runs(guest)) == ("ACTIVE", C, [C])
     moves = cloud.moves.migrations(source_host=A)
-    assert [(one.status, one.dest_host) for one in moves] == [("failed", None), ("done", C)]
+    assert [(move.status, move.dest_host) for move in moves] == [("failed", None), ("done", C)]
 
 
 def test_a_moved_guest_that_runs_on_its_old_host_too_is_stopped_there(
@@ -253,7 +253,7 @@ cloud.LibvirtCloud(made, SystemClock()).moves.evacuate(sys.argv[4], "cmp-2", as_
 
 def killed_moving(kvm: Kvm, state: Path, guest: str, when: str) -> None:
     """A manager moves it to the second host and dies before, or after, it is started there."""
-    hosts = [f"{one.name}={one.uri}" for one in kvm.hosts]
+    hosts = [f"{host.name}={host.uri}" for host in kvm.hosts]
     words = [when, str(state), str(kvm.shared), guest, *hosts]
     done = subprocess.run([sys.executable, "-c", KILLED, *words], timeout=180, check=False)
     assert done.returncode == -9
@@ -277,7 +277,7 @@ def test_a_manager_that_is_killed_in_the_middle_of_a_move_leaves_nothing_open(
     with pytest.raises(Conflict, match="rebuilding"):
         cloud.moves.evacuate(guest, C)
     time_is_over(tmp_path / "libvirt.db")
-    assert [one.status for one in cloud.moves.migrations(source_host=A)] == [ends]
+    assert [migration.status for migration in cloud.moves.migrations(source_host=A)] == [ends]
     if ends == "failed":
         assert kvm.domain(B, guest) == "missing"
         cloud.moves.evacuate(guest, C)
@@ -295,13 +295,13 @@ def test_a_guest_whose_target_dies_too_goes_elsewhere_and_leaves_no_copy(
     kvm.cut(B)
     cloud.services.force_down(B)
     time_is_over(tmp_path / "libvirt.db")  # and nobody can look what became of it
-    assert [one.status for one in cloud.moves.migrations(source_host=A)] == ["running"]
+    assert [migration.status for migration in cloud.moves.migrations(source_host=A)] == ["running"]
     with pytest.raises(Conflict, match="still"):
         cloud.services.unforce(A)
     cloud.servers.reset(guest)
     cloud.moves.evacuate(guest)
     moves = cloud.moves.migrations(source_host=A)
-    assert [(one.status, one.dest_host) for one in moves] == [("failed", B), ("done", C)]
+    assert [(move.status, move.dest_host) for move in moves] == [("failed", B), ("done", C)]
     kvm.switch_on(B)
     assert kvm.domain(B, guest) == "off"
     eventually(lambda: _unforced(cloud, B), every=0.2)
@@ -355,7 +355,7 @@ def test_of_two_managers_that_move_a_guest_one_does(
     (where,) = set(told) - {"refused"}
     assert told.count(where) == 1
     assert kvm.runs(guest) == [where]
-    assert [one.status for one in cloud.moves.migrations(source_host=A)] == ["done"]
+    assert [migration.status for migration in cloud.moves.migrations(source_host=A)] == ["done"]
 
 
 def test_a_frozen_host_costs_the_others_nothing_and_its_guests_are_known_all_the_same(

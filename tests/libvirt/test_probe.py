@@ -58,24 +58,24 @@ class Host:
         self.said.append((uuid, what))
 
     def freeze(self, *names: str) -> None:
-        for one in self.domains:
-            if one.name() in names:
-                one.released = threading.Event()
-                one.frozen.set()
+        for domain in self.domains:
+            if domain.name() in names:
+                domain.released = threading.Event()
+                domain.frozen.set()
 
     def thaw(self, *names: str) -> None:
-        for one in self.domains:
-            if one.name() in names:
-                one.frozen.clear()
-                one.asked = False
-                one.released.set()
+        for domain in self.domains:
+            if domain.name() in names:
+                domain.frozen.clear()
+                domain.asked = False
+                domain.released.set()
 
     def restart(self) -> None:
         self.life += 1
-        for one in self.domains:
-            one.asked = False
-            one.released.set()
-            one.released = threading.Event()
+        for domain in self.domains:
+            domain.asked = False
+            domain.released.set()
+            domain.released = threading.Event()
 
 
 class Connection:
@@ -89,7 +89,7 @@ class Connection:
         return self.host.domains
 
     def lookupByUUIDString(self, uuid: str) -> Domain:
-        return next(one for one in self.host.domains if one.name() == uuid)
+        return next(domain for domain in self.host.domains if domain.name() == uuid)
 
     def domainListGetStats(self, domains: list[Domain], _what: int) -> list[Any]:
         domains[0].answer()
@@ -106,7 +106,7 @@ def probing(host: Host) -> Iterator[Probe]:
     try:
         yield made
     finally:
-        host.thaw(*(one.name() for one in host.domains))
+        host.thaw(*(domain.name() for domain in host.domains))
         made.close()
 
 
@@ -125,13 +125,13 @@ def answering(host: Host) -> set[str]:
 
 def asked_of(host: Host, *names: str) -> None:
     """The question is there, though the thread that asks may have had to wait for a processor."""
-    those = [one for one in host.domains if one.name() in names]
+    those = [domain for domain in host.domains if domain.name() in names]
     eventually(lambda: all(one.asked for one in those))
 
 
 def test_each_of_many_that_hang_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     host = Host(20)
-    frozen = [one.name() for one in host.domains[4:14]]
+    frozen = [domain.name() for domain in host.domains[4:14]]
     host.freeze(*frozen)
     with probing(host) as asked:
         asked.round()
@@ -146,14 +146,14 @@ def test_more_than_can_be_asked_are_said_once_and_asked_when_others_are_gone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     host = Host(MOST_HANGING + 5)
-    names = [one.name() for one in host.domains]
+    names = [domain.name() for domain in host.domains]
     host.freeze(*names)
     with probing(host) as asked:
         for _ in range(3):
             asked.round()
             asked_of(host, *names[:MOST_HANGING])
         assert stuck(host) == set(names[:MOST_HANGING])
-        (said,) = [one.getMessage() for one in caplog.records]
+        (said,) = [record.getMessage() for record in caplog.records]
         assert said.startswith(f"{MOST_HANGING} QEMUs owe an answer: of the other 5 ")
         host.thaw(*names[:5])
         for name in names[:5]:
@@ -165,7 +165,7 @@ def test_more_than_can_be_asked_are_said_once_and_asked_when_others_are_gone(
 
 def test_one_that_somebody_else_found_to_hang_needs_no_question_of_ours() -> None:
     host = Host(MOST_HANGING + 1)
-    names = [one.name() for one in host.domains]
+    names = [domain.name() for domain in host.domains]
     host.freeze(*names)
     host.domains[-1].asked = True
     with probing(host) as asked:

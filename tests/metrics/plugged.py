@@ -337,8 +337,10 @@ class Host:
         ]
         self.parts = {
             kind: [
-                Entity(kind, f"{one.id}/{name}", f"{one.name}/{name}", project="p", guest=one.id)
-                for one in self.guests
+                Entity(
+                    kind, f"{guest.id}/{name}", f"{guest.name}/{name}", project="p", guest=guest.id
+                )
+                for guest in self.guests
             ]
             for kind, name in ((DISK, "vda"), (NIC, "tap0"))
         }
@@ -354,7 +356,9 @@ class Host:
     def __next__(self) -> Snapshot:
         self.passes += 1
         self.monotonic += self.step_s
-        guests = [Reading(one, {**self.cpu, **self.of.get(one.id, {})}) for one in self.guests]
+        guests = [
+            Reading(guest, {**self.cpu, **self.of.get(guest.id, {})}) for guest in self.guests
+        ]
         tables = {
             HOST: Table(HOST, [Reading(self.host, {"cpu_util_ratio": 0.5})]),
             GUEST: Table(GUEST, guests),

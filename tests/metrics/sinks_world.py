@@ -54,8 +54,8 @@ NODE_ENTITY = Entity(HOST, NODE, NODE)
 
 def snapshot(readings: Iterable[tuple[Entity, Values] | Reading], second: float = 0.0) -> Snapshot:
     tables: dict[str, list[Reading]] = {}
-    for one in readings:
-        made = one if isinstance(one, Reading) else Reading(*one)
+    for reading in readings:
+        made = reading if isinstance(reading, Reading) else Reading(*reading)
         tables.setdefault(made.entity.kind, []).append(made)
     return Snapshot(
         NODE,

@@ -233,9 +233,9 @@ def test_interfaces_that_the_host_has_no_name_for_are_told_apart(house: House) -
     facts = replace(WEB, nics=(*WEB.nics, *more))
     house.world.guests = {"web": Guest(facts)}
     readings = house.collector.snapshot().tables[NIC].readings
-    found = [one.entity.id for one in readings]
+    found = [reading.entity.id for reading in readings]
     assert found == ["web/port-1", "web/port-2", "web/52:54:00:00:00:03"]
-    assert [one.stale for one in readings] == ["", NO_LINK, NO_LINK]
+    assert [reading.stale for reading in readings] == ["", NO_LINK, NO_LINK]
 
 
 def test_disks_have_rates_from_the_second_round_on(house: House) -> None:
@@ -306,7 +306,7 @@ def test_who_left_is_gone_with_all_that_is_its_and_why(house: House) -> None:
 
 def test_who_came_by_migration_is_so_in_its_first_pass_only(house: House) -> None:
     house.world.guests = {**house.world.guests, "big": Guest(BIG, came="migrated")}
-    came = [one.entity.came for one in house.collector.snapshot().tables[GUEST].readings]
+    came = [reading.entity.came for reading in house.collector.snapshot().tables[GUEST].readings]
     assert came == ["", "migrated"]
     assert house.collector.snapshot().tables[GUEST].readings[1].entity.came == ""
 

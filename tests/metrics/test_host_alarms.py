@@ -113,7 +113,7 @@ def test_what_the_disk_does_not_take_is_told_later(path: Path) -> None:
     house.spool.put([("x", "x", {})])  # full
     house.rule_manager.offer(HOT, FILE)
     house.look(95)
-    assert [one.body for one in house.spool.heads()] == [{}]
+    assert [head.body for head in house.spool.heads()] == [{}]
     house.spool.done(house.spool.heads()[0])
     house.look(95)
     assert [one["state"] for one in house.told()] == ["raised"]

@@ -48,7 +48,7 @@ class Eye:
     def guests(self, kind: str = GUEST) -> dict[str, Reading]:
         table = self.snapshot().tables.get(kind)
         readings = table.readings if table else ()
-        return {one.entity.name.partition("/")[0]: one for one in readings}
+        return {reading.entity.name.partition("/")[0]: reading for reading in readings}
 
     def until(self, says: Callable[[dict[str, Reading]], bool], kind: str = GUEST) -> None:
         eventually(lambda: says(self.guests(kind)), every=0.1)
@@ -109,7 +109,9 @@ def test_what_we_read_is_what_libvirt_says(host: TapHost, way: Any, eye: Eye) ->
     def agrees() -> None:
         snapshot = eye.snapshot()
         ((_, said),) = way.domainListGetStats([domain])
-        by_name = {one.entity.name: one.values for one in snapshot.tables[GUEST].readings}
+        by_name = {
+            reading.entity.name: reading.values for reading in snapshot.tables[GUEST].readings
+        }
         assert by_name["m-busy"]["cpu_time_ns"] == pytest.approx(said["cpu.time"], abs=2e8)
         assert by_name["m-busy"]["rss_kib"] == pytest.approx(said["balloon.rss"], rel=0.1)
         assert by_name["m-busy"]["balloon_current_kib"] == said["balloon.current"]
@@ -178,7 +180,7 @@ def test_when_all_of_them_hang_the_kernel_goes_on_and_libvirtd_is_not_filled_up(
         eye.until(lambda seen: all(seen[name].stale for name in NAMES), DISK)
         rounds = eye.measures.said().round
         eventually(lambda: eye.measures.said().round > rounds + 1, every=0.1)
-        assert not any(one.stale for one in eye.guests().values())
+        assert not any(guest.stale for guest in eye.guests().values())
         asking = [one for one in threading.enumerate() if one.name == "libvirt-stats"]
         assert len(asking) <= metrics.MOST_HANGING
     finally:
@@ -238,10 +240,10 @@ def test_while_the_daemon_is_frozen_or_dead_the_kernel_goes_on(host: TapHost, ey
     with host.frozen_daemon():
         eye.until(lambda seen: all(one.stale for one in seen.values()), DISK)
         guests = eye.guests()
-        assert not any(one.stale for one in guests.values())
+        assert not any(guest.stale for guest in guests.values())
         assert "util_ratio" in guests["m-busy"].values
     host.die(signal.SIGKILL)
-    assert not any(one.stale for one in eye.guests().values())
+    assert not any(guest.stale for guest in eye.guests().values())
     host.start()
     eye.until(lambda seen: not any(one.stale for one in seen.values()), DISK)
     eventually(lambda: not hung_up() - before)  # old connections are not kept

@@ -102,13 +102,13 @@ def test_who_is_late_is_asked_once_and_taken_when_it_answers() -> None:
 def test_many_who_hang_do_not_take_all_lines() -> None:
     rule_manager = Reading(within_s=0.2)
     names = [f"g{n}" for n in range(10)]
-    rule_manager.daemon.slow = {one: threading.Event() for one in names}
+    rule_manager.daemon.slow = {name: threading.Event() for name in names}
     for _ in range(3):
         rule_manager.read(*names)
     until(rule_manager, lambda: len(rule_manager.daemon.asked) == MOST_LATE)
     for event in rule_manager.daemon.slow.values():
         event.set()
-    until(rule_manager, lambda: all(rule_manager.took.get(one) for one in names))
+    until(rule_manager, lambda: all(rule_manager.took.get(name) for name in names))
 
 
 def test_one_that_cannot_be_read_is_said_once_and_tried_again(
@@ -117,7 +117,7 @@ def test_one_that_cannot_be_read_is_said_once_and_tried_again(
     rule_manager.daemon.fails["a"] = (libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_FROM_QEMU)
     for _ in range(3):
         assert rule_manager.read("a", "b") == {"a": None, "b": "<b/>"}
-    assert [one.name for one in caplog.records].count(Reader.__module__) == 1
+    assert [record.name for record in caplog.records].count(Reader.__module__) == 1
     del rule_manager.daemon.fails["a"]
     assert rule_manager.read()["a"] == "<a/>"
 

@@ -125,7 +125,7 @@ def test_passes_keep_a_steady_beat_and_leave_out_what_is_late(build: Callable[..
     site.part.stop()
     assert site.part.skipped == 3
     # they do not come in a bunch, and are still where the first one put them
-    assert [round(one / 0.05, 3) for one in times[:20]] == [0, 1, 2, 3, 4, *range(8, 23)]
+    assert [round(time / 0.05, 3) for time in times[:20]] == [0, 1, 2, 3, 4, *range(8, 23)]
     assert site.sink.closed
 
 
@@ -141,7 +141,7 @@ def test_a_stage_that_fails_is_said_once_and_takes_nothing_from_the_others(
             soon(lambda number=number: len(SEEN["good"]) == number)  # type: ignore[misc]
     assert [number for number, _ in site.sink.got] == list(range(1, 9))
     assert [number for number, _ in broken.got] == [6, 7, 8]
-    said = [one.getMessage() for one in caplog.records if "unforeseen" in one.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "unforeseen" in record.getMessage()]
     assert [one.partition(":")[0] for one in said] == ["alarms", "sink broken"]
     assert "sink broken: all is well again" in caplog.text
     assert site.part.troubles() == {"alarms": "RuntimeError: of the alarms"}
@@ -174,9 +174,13 @@ def test_alarms_and_what_plugins_say_go_the_same_way(build: Callable[..., Site])
     site = build(alarms=Engine(rules), tell=told.extend)
     site.runner.add("t", f"{HERE}:Notifying", {"names": ["web1"]})
     both = {"hot", "plugin:t"}
-    soon(lambda: site.part.turn() or {one.rule for group in told for one in group.changes} == both)
+    soon(
+        lambda: (
+            site.part.turn() or {change.rule for group in told for change in group.changes} == both
+        )
+    )
     changes = [one for _, given in site.sink.got for one in given]
-    mine = [one for one in changes if one.rule == "plugin:t"]
+    mine = [change for change in changes if change.rule == "plugin:t"]
     (first,) = mine
     assert (first.entity, first.name, first.project, first.event) == ("u1", "web1", "p", RAISED)
     assert (first.value, first.threshold, first.summary) == (0.9, 0.5, "web1 is hot")
@@ -221,8 +225,8 @@ def test_a_plugin_that_says_very_much_is_heard_up_to_a_limit() -> None:
     found: list[Change] = []
     for _ in range(20):
         now = next(host)
-        for one in host.guests:
-            news.note(note("p", one.id, now))
+        for guest in host.guests:
+            news.note(note("p", guest.id, now))
         news.note(note("q", "u0", now))
         found += news.consume(now)
     assert len([one for one in found if one.rule == "plugin:p"]) == MOST_STANDING
@@ -286,7 +290,7 @@ def test_the_file_is_followed_and_only_what_changed_in_it_is_done(
     assert "is not there yet" in rule_manager.list_all({})["problem"]
 
     def write(*lines: str) -> dict[str, Any]:
-        file.write_text("\n".join(("plugins:", *(f"  - {{{one}}}" for one in lines))))
+        file.write_text("\n".join(("plugins:", *(f"  - {{{line}}}" for line in lines))))
         rule_manager.follow()
         return {row["name"]: row for row in rule_manager.list_all({})["plugins"]}
 
@@ -406,9 +410,9 @@ def drive(plugin: Any, host: Host, passes: int) -> list[Note]:
             *("n", "cmp-7", now.pass_id, now.at, now.monotonic, 1.0, 1, False),
             heard.append,
         )
-        for one in callbacks(plugin):
-            for d in shared.of(one.name):
-                one.call(d, ctx) if one.wants_ctx else one.call(d)
+        for callback in callbacks(plugin):
+            for d in shared.of(callback.name):
+                callback.call(d, ctx) if callback.wants_ctx else callback.call(d)
     return heard
 
 
@@ -438,7 +442,7 @@ def test_log_exceptional_writes_when_it_begins_and_when_it_is_over(
     own = LogExceptional.__module__
 
     def said() -> list[str]:
-        return [one.getMessage() for one in caplog.records if one.name == own]
+        return [record.getMessage() for record in caplog.records if record.name == own]
 
     with caplog.at_level(logging.INFO, own):
         drive(plugin, host, 4)

@@ -122,7 +122,11 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     for one in made:
         one.runner.close()
     assert not any(thread.name == "plugin-process" for thread in threading.enumerate())
-    left = [one for one in psutil.Process().children() if "plugin_child" in " ".join(one.cmdline())]
+    left = [
+        child
+        for child in psutil.Process().children()
+        if "plugin_child" in " ".join(child.cmdline())
+    ]
     assert left == []
 
 
@@ -264,7 +268,7 @@ def test_what_cannot_be_passed_on_is_refused_to_who_tells_it(odd: dict[str, Any]
         ctx.tell("it is so", **odd)
     assert notes == []
     ctx.tell("it is so", value=Decimal("0.5"), threshold=1)
-    assert [(one.value, one.threshold) for one in notes] == [(0.5, 1.0)]
+    assert [(note.value, note.threshold) for note in notes] == [(0.5, 1.0)]
 
 
 def test_nobody_is_to_blame_for_the_time_that_others_take(bench: Callable[..., Bench]) -> None:

@@ -44,7 +44,7 @@ def kept(*runs: Iterator[Snapshot]) -> Recent:
 
 
 def row(hour: Hour, key: str, name: str) -> list[float | None]:
-    (line,) = (one for one in hour.lines if one.id == key)
+    (line,) = (line for line in hour.lines if line.id == key)
     return [None if math.isnan(one) else round(one, 3) for one in line.values[name]]
 
 
@@ -57,7 +57,7 @@ def test_of_ten_seconds_the_first_pass_is_kept_as_it_was() -> None:
     assert (hour.begin, hour.points) == (FIRST, 4)
     assert row(hour, NODE, "load1") == [0, 10, 20, 30]
     assert row(hour, guest(1).id, "util_ratio") == [0.1, 10.1, 20.1, 30.1]
-    assert [one.kind for one in hour.lines] == ["host", "guest", "guest"]
+    assert [line.kind for line in hour.lines] == ["host", "guest", "guest"]
     assert (hour.lines[1].name, hour.lines[1].project, hour.lines[1].flavor) == (
         *("web0", "p-1"), "m1.small")  # fmt: skip
 
@@ -92,7 +92,7 @@ def test_what_is_stale_is_not_known_and_a_line_of_nothing_is_left_out() -> None:
     suspended = Reading(guest(0), {"util_ratio": 1.0}, stale="suspended")
     recent.offer(snapshot([suspended, stale], EVERY_S))
     hour = recent.hour()
-    assert [one.id for one in hour.lines] == [guest(0).id, disk(0).id]
+    assert [line.id for line in hour.lines] == [guest(0).id, disk(0).id]
     assert row(hour, guest(0).id, "util_ratio") == [1.0, None]
     assert hour.lines[1].guest == guest(0).id
 
@@ -124,17 +124,17 @@ def test_it_is_read_while_passes_go_on() -> None:
     def read() -> None:
         while not over.is_set():
             hour = recent.hour()
-            strange.extend(one for one in hour.lines if len(one.values) != 1)
+            strange.extend(line for line in hour.lines if len(line.values) != 1)
 
     readers = [threading.Thread(target=read) for _ in range(2)]
-    for one in readers:
-        one.start()
+    for reader in readers:
+        reader.start()
     for second in range(0, 20_000, 10):
-        for one in passes(range(second, second + 1), *range(second // 500 % 5)):
-            recent.offer(one, ())
+        for pass_ in passes(range(second, second + 1), *range(second // 500 % 5)):
+            recent.offer(pass_, ())
     over.set()
-    for one in readers:
-        one.join()
+    for reader in readers:
+        reader.join()
     assert not strange
 
 
@@ -183,8 +183,8 @@ def test_who_looks_gets_the_hour_and_then_what_comes(centre: Centre) -> None:
     centre.after = centre.sent[0].end - 1
     beat.poll()
     assert len(centre.sent) == 1
-    for one in passes(range(100, 110), 0):
-        recent.offer(one, ())
+    for pass_ in passes(range(100, 110), 0):
+        recent.offer(pass_, ())
     beat.poll()
     assert (centre.sent[1].begin, centre.sent[1].points) == (FIRST + 10, 1)
     centre.after = None

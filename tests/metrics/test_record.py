@@ -82,7 +82,7 @@ def test_what_was_recorded_is_what_rules_test_replays(agent: Agent, tmp_path: Pa
     with file.open() as lines:
         passes = list(preview.read(lines, file.name))
     assert f"{len(passes)} passes recorded" in said
-    assert len({one.pass_id for one in passes}) == len(passes)
+    assert len({pass_.pass_id for pass_ in passes}) == len(passes)
     assert sorted(passes[-1].tables) == ["disk", "guest", "host", "nic"]
     test = ran([str(script("holdfast")), "rule", "test", str(rules), str(file), "-f", "json"])
     assert test.returncode == 0, test.stderr

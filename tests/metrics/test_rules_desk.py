@@ -50,7 +50,7 @@ class House:
         """A pass; which alarms changed."""
         outcome = self.rule_manager.apply(self.world.snapshot(guests))
         self.world.now += 1
-        return [(one.rule, one.state) for one in outcome.changes]
+        return [(change.rule, change.state) for change in outcome.changes]
 
 
 @pytest.fixture
@@ -103,20 +103,20 @@ def test_what_cannot_be_used_is_refused_and_nothing_changes(
     assert house.rule_manager.rules is before
     assert house.rule_manager.tried(FILE).error == refused.value.message
     assert house.look(web=95) == []
-    assert [one.rule for one in house.rule_manager.alarms()] == ["hot"]
+    assert [alarm.rule for alarm in house.rule_manager.alarms()] == ["hot"]
 
 
 def test_a_problem_is_told_with_its_line(house: House) -> None:
     with pytest.raises(BadRules) as refused:
         house.rule_manager.offer(BROKEN, SOCKET)
-    assert [one.line for one in refused.value.problems] == [2]
+    assert [problem.line for problem in refused.value.problems] == [2]
 
 
 def test_the_centre_changes_a_level_of_the_file_and_the_socket_both(house: House) -> None:
     house.rule_manager.offer(HOT.replace("90", "50"), SOCKET)
     house.rule_manager.offer(COLD + HOT.partition("\n")[2], FILE)
     house.rule_manager.offer(HOT.replace("90", "70"), CENTRAL, "v1")
-    levels = {one.id: one.conditions[0].level for one in house.rule_manager.rules.rules}
+    levels = {rule.id: rule.conditions[0].level for rule in house.rule_manager.rules.rules}
     assert levels == {"cold": 10, "hot": 50}
     assert [house.rule_manager.origin(name) for name in ("hot", "cold")] == [SOCKET, FILE]
     house.rule_manager.offer("rules: []", SOCKET)
@@ -132,7 +132,7 @@ def test_an_alarm_stands_while_its_level_is_moved_and_others_are_changed(house: 
     ).applied
     assert (applied.tuned, applied.begun) == (("hot",), ("cold",))
     assert house.look(web=95) == []
-    assert [one.first_at for one in house.rule_manager.alarms()] == [alarm.first_at]
+    assert [alarm.first_at for alarm in house.rule_manager.alarms()] == [alarm.first_at]
 
 
 def test_going_back_is_one_call_and_can_be_done_again(house: House) -> None:
@@ -211,10 +211,10 @@ def test_many_who_offer_while_passes_go_on_lose_no_pass_and_no_offer(house: Hous
                 continue
 
     threads = [threading.Thread(target=offer, args=(n,)) for n in range(3)]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     passes = 0
-    while any(one.is_alive() for one in threads):
+    while any(thread.is_alive() for thread in threads):
         house.look(web=1)
         passes += 1
     assert passes
@@ -314,11 +314,13 @@ def test_of_a_file_that_is_refused_nobody_says_that_it_is_tried_again(
     part = RulesPart(RulesFile(str(file), house.rule_manager), None, CLOCK)
     for _ in range(3):
         part._rounds[0]._round()
-    (said,) = [one.getMessage() for one in caplog.records if one.name == RuleManager.__module__]
+    (said,) = [
+        record.getMessage() for record in caplog.records if record.name == RuleManager.__module__
+    ]
     assert "alarm rules of file are not taken" in said
     file.write_text(HOT)
     part._rounds[0]._round()
-    assert not any("well again" in one.getMessage() for one in caplog.records)
+    assert not any("well again" in record.getMessage() for record in caplog.records)
 
 
 def test_a_file_that_was_gone_back_from_is_taken_again_only_by_a_hang_up(
@@ -478,7 +480,7 @@ def test_people_list_set_test_and_go_back_by_the_socket(house: House) -> None:
     said = commands["metrics.rules.set"]({"text": HOT})
     assert said["begun"] == ["hot"] and said["kept"] == ["cold"]  # type: ignore[index]
     listed: Any = commands["metrics.rules.list"]({})
-    assert [(one["id"], one["source"]) for one in listed["rules"]] == [
+    assert [(rule["id"], rule["source"]) for rule in listed["rules"]] == [
         ("cold", "file"),
         ("hot", "socket"),
     ]

@@ -58,8 +58,10 @@ def town(tmp_path: Path) -> Iterator[Town]:
 def test_the_past_hour_is_there_at_once_and_says_that_it_is_made_up(town: Town) -> None:
     hour = town.hour()
     assert (hour.points, hour.end, hour.simulated) == (POINTS, town.slot + 1, True)
-    servers = [one for one in town.simulator.world()["servers"] if HOST in one["running_on"]]
-    kinds = [one.kind for one in hour.lines]
+    servers = [
+        server for server in town.simulator.world()["servers"] if HOST in server["running_on"]
+    ]
+    kinds = [line.kind for line in hour.lines]
     assert kinds == ["host", *(kind for kind in ("guest", "disk", "nic") for _ in servers)]
     for line in hour.lines:
         assert set(line.values) == set(FIELDS[line.kind])
@@ -85,10 +87,10 @@ def test_each_point_is_the_same_however_often_and_in_what_pieces_it_is_made(town
 
 
 def test_a_host_does_what_its_servers_do(town: Town) -> None:
-    lines = {one.id: one for one in town.hour().lines}
+    lines = {line.id: line for line in town.hour().lines}
     world = town.simulator.world()
-    vcpus = next(one["vcpus"] for one in world["hosts"] if one["name"] == HOST)
-    mine = [one for one in world["servers"] if HOST in one["running_on"]]
+    vcpus = next(host["vcpus"] for host in world["hosts"] if host["name"] == HOST)
+    mine = [server for server in world["servers"] if HOST in server["running_on"]]
     for place in (0, 100, 359):
         cores = sum(lines[one["id"]].values["util_ratio"][place] * one["vcpus"] for one in mine)
         busy = lines[HOST].values["cpu_util_ratio"][place]
@@ -100,7 +102,7 @@ def test_somewhere_in_the_demo_world_somebody_is_too_busy(town: Town) -> None:
     begin, end = town.slot + 1 - POINTS, town.slot + 1
     hours = [metrics.hour(world, host["name"], begin, end) for host in world["hosts"]]
     guests = [line for hour in hours for line in hour.lines if line.kind == "guest"]
-    hot = [one for one in guests if max(one.values["util_ratio"]) > 0.95]
+    hot = [guest for guest in guests if max(guest.values["util_ratio"]) > 0.95]
     assert 2 <= len(hot) < len(guests) / 2
 
 
@@ -126,7 +128,7 @@ def test_of_the_dead_nothing_is_known_and_what_comes_back_begins_then(town: Town
 def test_who_was_made_lately_has_no_past(town: Town) -> None:
     town.simulator.boot("new", "demo", HOST, 1, 512, 1)
     town.clock.advance(3 * EVERY_S)
-    (line,) = (one for one in town.hour().lines if one.name == "new")
+    (line,) = (line for line in town.hour().lines if line.name == "new")
     assert [math.isnan(one) for one in line.values["util_ratio"][-6:]] == [True] * 2 + [False] * 4
 
 

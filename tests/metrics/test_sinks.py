@@ -108,7 +108,7 @@ def lane(outlet: Outlet, *fields: str, band: Band | None = None, **pace: float) 
 def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """What sinks said; threads of other tests may still say something."""
     names = ("holdfast.metrics.sinks.", "holdfast.metrics.sinks.worker")
-    return [one for one in caplog.records if one.name.startswith(names)]
+    return [record for record in caplog.records if record.name.startswith(names)]
 
 
 def give(sink: SinkWorker, shot: Snapshot, changes: Sequence[Any] = ()) -> None:
@@ -387,7 +387,7 @@ def test_a_dead_address_is_said_once_and_all_is_sent_when_it_lives(
     for second in range(0, 300, 10):
         give(sink, snapshot(guests, second), news if second == 0 else [])
         time.sleep(0.002)  # the kernel tells us that nobody listens
-    said = [one.getMessage() for one in ours(caplog)]
+    said = [our.getMessage() for our in ours(caplog)]
     assert len(said) == 1
     assert "nobody listens there" in said[0]
     assert sink.tally.failed > 10
@@ -414,7 +414,7 @@ def test_a_sink_that_failed_says_when_it_is_well(caplog: pytest.LogCaptureFixtur
     for second in range(50, 200, 10):
         give(sink, snapshot([(guest(), {"util_ratio": second / 200})], second))
     back.close()
-    assert [one.levelname for one in ours(caplog)] == ["ERROR", "INFO"]
+    assert [our.levelname for our in ours(caplog)] == ["ERROR", "INFO"]
     assert "well again" in ours(caplog)[1].getMessage()
 
 
@@ -884,7 +884,7 @@ def test_a_port_that_is_taken_is_said_once_and_tried_again(
         clock.settle()
         clock.advance(6)
         clock.settle()
-    assert [one.levelname for one in ours(caplog)] == ["ERROR"]
+    assert [our.levelname for our in ours(caplog)] == ["ERROR"]
     clock.advance(6)
     eventually(lambda: sink.port == port)
     assert scrape(sink) == ""
@@ -899,7 +899,7 @@ def test_the_log_shows_numbers_and_alarms_and_no_escape(caplog: pytest.LogCaptur
     sink = lane(LogLines())
     hostile = guest(0, "a\x1b[2J\nb")
     give(sink, snapshot([(hostile, {"util_ratio": 0.5})]), [change("firing")])
-    alarm, number = [one.getMessage() for one in ours(caplog)]
+    alarm, number = [our.getMessage() for our in ours(caplog)]
     assert number == f"a\\x1b[2J\\nb (guest={UUIDS[0]}): util_ratio 0.5"
     assert alarm == f"web0 (guest={UUIDS[0]}): alarm hot is raised value=0.97 threshold=0.9"
 

@@ -74,7 +74,7 @@ def test_a_real_guest_is_seen_by_whoever_looks(host: TapHost, uuid: str, tmp_pat
 
         def shown() -> bool:
             """Where libvirtd is late, something is missing from one pass, and not from all."""
-            (row,) = [one for one in _top(tmp_path)["guests"] if one["uuid"] == uuid]
+            (row,) = [guest for guest in _top(tmp_path)["guests"] if guest["uuid"] == uuid]
             assert (row["name"], row["project"], row["stale"]) == (NAME, "shop", "")
             assert row["cpu"] is not None and row["mem"] > 0 and row["rd_iops"] is not None
             return row["rx_bps"] is not None

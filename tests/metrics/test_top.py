@@ -101,8 +101,8 @@ def test_alarms_are_counted_for_whom_they_are_about() -> None:
 
 @pytest.mark.parametrize("sort", [*NUMBERS, *WORDS])
 def test_whatever_they_are_sorted_by_who_is_not_known_comes_last(sort: str) -> None:
-    values = [one[sort] for one in rows(sort)]
-    known = [one for one in values if one is not None]
+    values = [row[sort] for row in rows(sort)]
+    known = [value for value in values if value is not None]
     assert values[: len(known)] == known
     assert known == sorted(known, reverse=sort in NUMBERS)
 

@@ -34,7 +34,7 @@ def do(filters: Filter, sign: Symptom, **about: str) -> str:
 def problems(text: str | bytes) -> list[str]:
     with pytest.raises(BadFilter) as bad:
         parse(text, "f.yaml")
-    return [str(one) for one in bad.value.problems]
+    return [str(problem) for problem in bad.value.problems]
 
 
 @pytest.mark.parametrize(
@@ -221,9 +221,9 @@ def test_a_file_is_either_refused_or_means_its_first_line_that_fits(
     try:
         filters = parse("rules:\n" + "\n".join(lines) + "\notherwise: ignore", "f.yaml")
     except BadFilter as bad:
-        assert all("never has its turn" in str(one) for one in bad.problems)
+        assert all("never has its turn" in str(problem) for problem in bad.problems)
         return
-    fits = [one for one in lines if f"event: {sign.event}, ha: {ha}," in one]
+    fits = [line for line in lines if f"event: {sign.event}, ha: {ha}," in line]
     wanted = fits[0].rpartition("do: ")[2].rstrip("}") if fits else "ignore"
     assert do(filters, sign, ha=ha) == wanted
 

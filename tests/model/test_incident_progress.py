@@ -72,7 +72,9 @@ GUEST_FULL = GuestProgress(
 def test_details_survive_json(kind: str, details: Details) -> None:
     stored = json.loads(json.dumps(plain(details)))
     assert details_of(kind, stored) == details
-    changed = {one.name for one in fields(details) if getattr(details, one.name) != one.default}
+    changed = {
+        field.name for field in fields(details) if getattr(details, field.name) != field.default
+    }
     assert kind == ALARM or stored.keys() <= changed
 
 

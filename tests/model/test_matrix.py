@@ -83,7 +83,7 @@ def problems(text: str | bytes, networks: Sequence[str] = NETWORKS) -> list[str]
         parse(text, networks)
     assert isinstance(caught.value, InvalidInput)
     assert caught.value.problems
-    return [str(one) for one in caught.value.problems]
+    return [str(problem) for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize("module", [matrix, matrix_file, documents])
@@ -665,7 +665,7 @@ def test_a_strategy_written_down_in_our_format_is_read_as_it_was_or_refused_for_
     try:
         read = parse(text, strategy.networks)
     except InvalidMatrix as error:
-        said = [one.text.split()[1] for one in error.problems]
+        said = [problem.text.split()[1] for problem in error.problems]
         assert set(said) <= {"contradicts", "says", "never", "asks"}
         return
     for row in strategy.table():
@@ -735,7 +735,7 @@ def test_whatever_stands_in_a_file_it_is_a_strategy_or_bad(text: str | bytes) ->
             or "\r" in text
             or "\x85" in text
             or "\u2028" in text
-            or ("\u2029" in text or all(one.line <= count + 1 for one in error.problems))
+            or ("\u2029" in text or all(problem.line <= count + 1 for problem in error.problems))
         )
     else:
         assert len(read.table()) == 8

@@ -292,7 +292,7 @@ def test_a_real_message_with_anything_changed_is_parsed_or_not_understood(
             if isinstance(changed.get("payload"), dict)
             else None,
         ]
-        place = data.draw(st.sampled_from([one for one in places if isinstance(one, dict)]))
+        place = data.draw(st.sampled_from([place for place in places if isinstance(place, dict)]))
         key = data.draw(st.sampled_from(sorted(place)) if place else st.just("x"))
         if data.draw(st.booleans()):
             place.pop(key, None)

@@ -123,7 +123,9 @@ def test_a_file_of_masakari_monitors_is_taken_as_it_is() -> None:
 def test_what_is_wrong_is_named_with_its_line(text: str, line: int, said: str) -> None:
     with pytest.raises(BadServices) as caught:
         parse(text, "s.yaml")
-    assert [(one.line, said in one.text) for one in caught.value.problems] == [(line, True)]
+    assert [(problem.line, said in problem.text) for problem in caught.value.problems] == [
+        (line, True)
+    ]
 
 
 def test_all_that_is_wrong_is_named_at_once() -> None:

@@ -78,7 +78,7 @@ def counted(
 
 
 def cast(result: Count) -> list[str]:
-    return [one.vote for one in result.votes]
+    return [vote.vote for vote in result.votes]
 
 
 @pytest.mark.parametrize(

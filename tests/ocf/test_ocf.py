@@ -296,8 +296,8 @@ def test_a_process_of_somebody_else_is_left_alone(agent: Resource) -> None:
 
 def test_two_starts_at_once_start_one(agent: Resource) -> None:
     starts = [agent.begin() for _ in range(2)]
-    assert [one.wait(LONGEST_S) for one in starts] == [OK, OK]
-    running = [p for one in starts for p in one.tree()]
+    assert [start.wait(LONGEST_S) for start in starts] == [OK, OK]
+    running = [p for start in starts for p in start.tree()]
     assert running == [agent.process]
 
 

@@ -220,7 +220,7 @@ def _wait(managers: list[Any], signals: Signals, began: float, progress_s: float
     while finished < MANAGERS:
         if signals.done.acquire(timeout=0.1):
             finished += 1
-        dead = [one for one in managers if one.exitcode not in (None, 0)]
+        dead = [manager for manager in managers if manager.exitcode not in (None, 0)]
         if dead:
             raise SystemExit(f"{len(dead)} managers ended in the middle of the race")
         if progress_s and time.monotonic() - said > progress_s:

@@ -79,7 +79,7 @@ class Truth:
         return self._phase(second)[0]
 
     def _phase(self, second: float) -> tuple[float, str]:
-        return [one for one in self.phases if one[0] <= second][-1]
+        return [phase for phase in self.phases if phase[0] <= second][-1]
 
     def boots(self, second: float) -> int:
         """How often its kernel was started anew by then."""
@@ -613,7 +613,7 @@ class History:
 
     def _wait(self, host: str, at: float) -> float:
         """How long a lone report that came in then waits."""
-        last = max((one for one in self.sources[host].beats if one <= at), default=-math.inf)
+        last = max((beat for beat in self.sources[host].beats if beat <= at), default=-math.inf)
         if self.beat_s and last >= at - COUNTS_FOR * self.beat_s:
             return self.beat_s + AGENT_MARGIN_S
         return self.nova_s + NOVA_MARGIN_S
@@ -624,7 +624,9 @@ class History:
         yield at
         dead = next(since for since, state in self.truths[host].phases if state in SILENT)
         if signs and self.beat_s:
-            late = [one for one in mine.beats if at < one and self.truths[host].at(one) in SILENT]
+            late = [
+                beat for beat in mine.beats if at < beat and self.truths[host].at(beat) in SILENT
+            ]
             yield max(late, default=at) + (COUNTS_FOR * self.beat_s if late else 0)
         if self.lie == NOVA_LAGS:
             last = max(self._reports(host, dead, mine.nova_until), default=dead)
@@ -635,7 +637,7 @@ class History:
         """The first second from then on at which the monitors vote so."""
         mine = self.sources[host]
         times = sorted({at, *(one for one, _number, _vote in mine.votes if one > at)})
-        return next((one for one in times if is_so(mine.voting(one))), math.inf)
+        return next((time for time in times if is_so(mine.voting(time))), math.inf)
 
     def rows(self) -> Iterator[str]:
         """What was recorded, for people."""

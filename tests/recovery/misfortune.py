@@ -339,7 +339,7 @@ class Play:
 
     def check_end(self) -> None:
         house = self.house
-        now = {one["id"]: one for one in house.sim.world()["servers"]}
+        now = {server["id"]: server for server in house.sim.world()["servers"]}
         self.check_now()
         if self._stayed() or self._withdrawn():
             self.dead.discard(DEAD)

@@ -41,7 +41,7 @@ def test_two_servers_leave_a_host_one_after_the_other(house: HealHouse) -> None:
     house.run(minutes=2)
     assert house.effects("moves.live_migrate") == servers
     assert [status for status, _ in sentences(house)] == ["done", "done"]
-    assert "cmp-1" not in {house.server(one)["host"] for one in servers}
+    assert "cmp-1" not in {house.server(server)["host"] for server in servers}
 
 
 def test_a_server_that_does_not_run_is_left_there_and_that_is_said(house: HealHouse) -> None:

@@ -172,8 +172,8 @@ def report(house: HealHouse) -> None:
 
 
 def monitors_see_it(house: HealHouse) -> None:
-    for one in voters(house, count=2):
-        one.sees(failed=[DEAD])
+    for voter in voters(house, count=2):
+        voter.sees(failed=[DEAD])
 
 
 def monitors_report_it(house: HealHouse) -> None:
@@ -367,14 +367,14 @@ def play(
 
 
 def named(house: HealHouse, name: str) -> dict[str, Any]:
-    (found,) = [one for one in house.sim.world()["servers"] if one["name"] == name]
+    (found,) = [server for server in house.sim.world()["servers"] if server["name"] == name]
     return dict(found)
 
 
 def check(story: Story, house: HealHouse, since: int) -> None:
     house.check_never_twice()
     house.check_unlocked()
-    effects = Counter((one.call, one.subject) for one in house.sim.effects()[since:])
+    effects = Counter((effect.call, effect.subject) for effect in house.sim.effects()[since:])
     for server in house.sim.world()["servers"]:
         name, wanted = server["name"], (story.status or {}).get(server["name"], "ACTIVE")
         assert (name, server["status"], server["task_state"]) == (name, wanted, None)

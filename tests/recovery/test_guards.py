@@ -80,7 +80,7 @@ def test_a_pause_in_the_middle_lets_those_under_way_end_and_starts_no_more(
     house.run(seconds=2)
     house.m.store.switches.pause(segment, "ann", "wait", house.clock.now() + timedelta(minutes=1))
     house.run(seconds=30)
-    moved = [one.status for one in house.moves(report)]
+    moved = [move.status for move in house.moves(report)]
     assert "ongoing" not in moved
     assert 1 <= moved.count("pending") <= 3
     house.run(minutes=1)  # the pause has expired
@@ -114,12 +114,12 @@ def test_too_many_at_once_are_held_until_somebody_approves(house: HealHouse) -> 
     house.segment(*HOSTS)
     reports = dead(house, *HOSTS[:7])
     house.run(seconds=30)
-    assert {house.incident(one).status for one in reports} == {"held"}
+    assert {house.incident(report).status for report in reports} == {"held"}
     assert not house.effects("services.force_down")
     ledger = house.m.store.ledger
     ledger.approve("repair", "ann", "the flood", house.clock.now() + timedelta(hours=1))
     house.run(seconds=40)
-    assert {house.incident(one).status for one in reports} == {"recovered"}
+    assert {house.incident(report).status for report in reports} == {"recovered"}
     house.check_never_twice()
 
 
@@ -131,11 +131,13 @@ def test_some_of_a_rack_go_on_slowly(house: HealHouse) -> None:
     house.segment(*names, "far")
     reports = dead(house, *names[:5])
     house.run(seconds=4)
-    begun = [one for one in reports if plain(house.incident(one).details).get("started_at")]
+    begun = [
+        report for report in reports if plain(house.incident(report).details).get("started_at")
+    ]
     assert len(begun) == 3
     house.run(seconds=40)
-    assert {house.incident(one).status for one in reports} == {"recovered"}
-    starts = sorted(plain(house.incident(one).details)["started_at"] for one in reports)
+    assert {house.incident(report).status for report in reports} == {"recovered"}
+    starts = sorted(plain(house.incident(report).details)["started_at"] for report in reports)
     gaps = [
         (datetime.fromisoformat(b) - datetime.fromisoformat(a)).total_seconds()
         for a, b in pairwise(starts[2:])
@@ -272,9 +274,9 @@ def test_of_fifty_that_die_at_once_no_more_move_than_the_budget_and_each_once(
         house.run(seconds=1)
         moving = [s for s in house.sim.world()["servers"] if s["task_state"] == "rebuilding"]
         most = max(most, len(moving))
-        if {house.incident(one).status for one in reports} == {"recovered"}:
+        if {house.incident(report).status for report in reports} == {"recovered"}:
             break
-    assert {house.incident(one).status for one in reports} == {"recovered"}
+    assert {house.incident(report).status for report in reports} == {"recovered"}
     assert 2 <= most <= 8
     assert len(house.effects("moves.evacuate")) == down
     house.check_never_twice()

@@ -61,7 +61,7 @@ def test_of_a_dead_host_servers_go_or_stay_as_the_level_says_that_speaks(
     report = house.report("cmp-1")
     house.run(minutes=3)
     assert house.incident(report).status == "recovered", house.incident(report)
-    moved = {one.server_id: one.status for one in house.moves(report)}
+    moved = {move.server_id: move.status for move in house.moves(report)}
     assert moved == {kept: "succeeded", left: "ignored"}
     assert house.server(left)["host"] == "cmp-1"
 

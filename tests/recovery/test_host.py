@@ -28,7 +28,7 @@ def test_servers_of_a_dead_host_run_elsewhere(house: HealHouse) -> None:
         assert house.server(one)["host"] != "cmp-1"
     assert house.server(stopped)["status"] == "SHUTOFF"
     assert house.server(stopped)["host"] != "cmp-1"
-    assert {one.status for one in house.moves(report)} == {"succeeded"}
+    assert {move.status for move in house.moves(report)} == {"succeeded"}
     house.check_never_twice()
     house.check_unlocked()
 
@@ -165,7 +165,7 @@ def test_no_more_servers_are_under_way_than_the_budget_allows(house: HealHouse) 
         moving = [s for s in house.sim.world()["servers"] if s["task_state"] == "rebuilding"]
         most = max(most, len(moving))
     assert most == 3
-    assert {house.incident(one).status for one in reports} == {"recovered"}
+    assert {house.incident(report).status for report in reports} == {"recovered"}
 
 
 @pytest.mark.parametrize("method", ["reserved_host", "rh_priority"])
@@ -176,7 +176,7 @@ def test_a_spare_host_takes_over_and_is_used_up(house: HealHouse, method: str) -
     report = house.report("cmp-1")
     house.run(seconds=40)
     assert house.incident(report).status == "recovered"
-    assert {house.server(one)["host"] for one in servers} == {"spare-1"}
+    assert {house.server(server)["host"] for server in servers} == {"spare-1"}
     members = {m.name: m for m in house.m.store.segments.all_members()}
     assert (members["spare-1"].reserved, members["spare-2"].reserved) == (False, True)
     assert members["cmp-1"].on_maintenance
@@ -222,8 +222,8 @@ def test_servers_without_room_wait_and_go_when_there_is_some(house: HealHouse) -
     assert (house.server(big)["host"], house.server(big)["status"]) == ("cmp-2", "ACTIVE")
     told = house.m.store.cases.case(house.incident(report).id).timeline
     tries = [one.data for one in told if isinstance(one.data, MovePostponed)]
-    assert tries and {one.server_id for one in tries} == {big}
-    assert all("for another try: " in one.sentence for one in tries)
+    assert tries and {try_.server_id for try_ in tries} == {big}
+    assert all("for another try: " in try_.sentence for try_ in tries)
     house.check_unlocked()
 
 

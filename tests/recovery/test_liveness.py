@@ -193,14 +193,14 @@ def test_hosts_of_a_rack_whose_switch_was_repaired_are_not_cut_when_approved(
         house.sim.cut_host(name)
         house.report(name)
     house.run(minutes=1)
-    assert {one.status for one in incidents(house)} == {"held"}
+    assert {incident.status for incident in incidents(house)} == {"held"}
     for name in names:
         house.sim.repair_host(name)
         started(house, name)
     house.m.store.orders.approve("ann", "it is so", "r1")
     house.run(minutes=5)
     assert not cut(house)
-    assert {one.status for one in incidents(house)} == {"ignored"}
+    assert {incident.status for incident in incidents(house)} == {"ignored"}
 
 
 def test_a_process_that_runs_again_before_the_pause_ends_does_not_disable_its_host(
@@ -213,7 +213,7 @@ def test_a_process_that_runs_again_before_the_pause_ends_does_not_disable_its_ho
         site.run(seconds=2)
     site.m.store.switches.resume("", "ann")
     site.run(minutes=2)
-    assert [one.status for one in incidents(site)] == ["ignored"]
+    assert [incident.status for incident in incidents(site)] == ["ignored"]
     assert not site.effects("services.disable")
 
 
@@ -245,7 +245,7 @@ def test_a_report_dated_before_its_sources_started_does_not_open_a_second_incide
     late = site.report(HOST, at=began, cluster_status="ONLINE")
     site.run(minutes=2)
     assert site.m.store.notifications.notification(late).status == "ignored"
-    assert [one.status for one in incidents(site)] == ["ignored"]
+    assert [incident.status for incident in incidents(site)] == ["ignored"]
     assert not cut(site)
 
 
@@ -294,24 +294,24 @@ def test_one_report_against_the_votes_of_all_monitors_cuts_nobody(site: HealHous
 
 
 def test_beats_over_a_network_that_is_up_do_not_contradict_lost_storage(site: HealHouse) -> None:
-    for one in voters(site, *HOSTS):
-        one.fails(HOST)  # on storage; up on the others
+    for voter in voters(site, *HOSTS):
+        voter.fails(HOST)  # on storage; up on the others
     for _ in range(6):
         beat(site, HOST)
         site.run(seconds=5)
     assert cut(site) == {HOST}
-    assert [one.status for one in incidents(site)] == ["recovered"]
+    assert [incident.status for incident in incidents(site)] == ["recovered"]
 
 
 def test_storage_that_stays_lost_when_management_is_back_is_not_contradicted_by_beats(
     site: HealHouse,
 ) -> None:
     monitors = voters(site, *HOSTS)
-    for one in monitors:
-        one.fails(HOST, health=GONE)
+    for monitor in monitors:
+        monitor.fails(HOST, health=GONE)
     site.run(seconds=0.5)
-    for one in monitors:
-        one.sees(failed=[HOST])  # on storage only
+    for monitor in monitors:
+        monitor.sees(failed=[HOST])  # on storage only
     for _ in range(3):
         beat(site, HOST)
         site.run(seconds=2)
@@ -319,13 +319,13 @@ def test_storage_that_stays_lost_when_management_is_back_is_not_contradicted_by_
 
 
 def test_beats_contradict_monitors_that_see_a_host_down_on_every_network(site: HealHouse) -> None:
-    for one in voters(site, *HOSTS):
-        one.fails(HOST, health=GONE)
+    for voter in voters(site, *HOSTS):
+        voter.fails(HOST, health=GONE)
     for _ in range(12):
         beat(site, HOST)
         site.run(seconds=5)
     assert not cut(site)
-    assert [one.status for one in incidents(site)] == ["held"]
+    assert [incident.status for incident in incidents(site)] == ["held"]
 
 
 def test_a_host_that_shows_life_between_the_guards_and_the_fence_is_not_cut(
@@ -357,7 +357,7 @@ def test_the_first_host_of_a_rack_outage_waits_until_its_extent_is_known(
         house.run(seconds=0.8)
     house.run(minutes=1)
     assert not cut(house)
-    assert {one.status for one in incidents(house)} == {"held"}
+    assert {incident.status for incident in incidents(house)} == {"held"}
 
 
 def test_a_lone_host_loses_at_most_a_second_by_settling(site: HealHouse) -> None:
@@ -384,7 +384,7 @@ def test_a_notification_against_all_signs_of_life_cuts_a_host_only_where_it_is_t
     incident = house.incident(report)
     assert (incident.status == "held") == (not trusts)
     if trusts:
-        counted = {one["counted"] for one in plain(incident.details)["sources"]}
+        counted = {source["counted"] for source in plain(incident.details)["sources"]}
         assert "counts whatever else is said: its segment trusts notifications" in counted
 
 

@@ -115,7 +115,7 @@ def test_news_that_comes_when_the_agents_word_was_enough_changes_nothing(house: 
     house.run(seconds=20)
     Nova(house).says(OFF, server, ago_s=20)
     house.run(seconds=20)
-    assert [one.status for one in incidents(house)] == ["recovered"]
+    assert [incident.status for incident in incidents(house)] == ["recovered"]
     assert len(house.effects("servers.stop")) <= 1
 
 

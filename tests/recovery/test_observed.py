@@ -85,7 +85,7 @@ def test_agent_and_notification_about_one_death_are_one_incident(house: HealHous
     house.report_guest("cmp-1", server)
     agent.lost(server)
     house.run(seconds=20)
-    assert [one.status for one in incidents(house)] == ["recovered"]
+    assert [incident.status for incident in incidents(house)] == ["recovered"]
     assert len(house.effects("servers.start")) == 1
 
 
@@ -96,7 +96,7 @@ def test_a_second_death_after_the_recovery_is_a_second_incident(house: HealHouse
         house.sim.crash_server(server)
         agent.lost(server)
         house.run(seconds=20)
-    assert [one.status for one in incidents(house)] == ["recovered", "recovered"]
+    assert [incident.status for incident in incidents(house)] == ["recovered", "recovered"]
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "nowhere", "no segment", "only noted"])
@@ -146,7 +146,7 @@ def test_a_death_of_which_nobody_knows_the_time_counts_only_while_the_cloud_says
     house.sim.change(action_s=0.2)
     agent.tells(subject, "guest", still=["ACTIVE"], **found)
     house.run(seconds=20)
-    assert [one.status for one in incidents(house)] == ["recovered"]
+    assert [incident.status for incident in incidents(house)] == ["recovered"]
     assert house.sim.running(server) == ["cmp-1"]
 
 
@@ -199,7 +199,7 @@ def test_reports_by_a_clock_that_is_ahead_are_about_one_death_all_the_same(
     agent.lost(server, ago_s=-300)
     agent.misses(server, ago_s=-300)
     house.run(seconds=30)
-    assert [one.status for one in incidents(house)] == ["recovered"]
+    assert [incident.status for incident in incidents(house)] == ["recovered"]
     assert len(house.effects("servers.start")) == 1
 
 
@@ -214,13 +214,13 @@ def test_a_crash_that_a_second_observer_dates_in_the_future_is_not_recovered_twi
     house.run(seconds=20)
     nova.lost(server, ago_s=-60)
     house.run(minutes=2)
-    assert [one.status for one in incidents(house)] == ["recovered"]
+    assert [incident.status for incident in incidents(house)] == ["recovered"]
     assert len(house.effects("servers.start")) == 1
     house.sim.change(action_s=10.0)
     house.sim.crash_server(server)
     nova.lost(server, ago_s=-60)  # which is a new one: the cloud sees it, a little later
     house.run(minutes=2)
-    assert [one.status for one in incidents(house)] == ["recovered"] * 2
+    assert [incident.status for incident in incidents(house)] == ["recovered"] * 2
 
 
 def test_what_an_agent_says_again_is_a_new_failure_only_if_it_was_brought_back_since(
@@ -240,16 +240,16 @@ def test_what_an_agent_says_again_is_a_new_failure_only_if_it_was_brought_back_s
     agent.lost(server)
     agent.tells(subject, "guest", **about, told_before=first.isoformat())  # not yet brought back
     house.run(seconds=20)
-    assert [one.status for one in incidents(house)] == ["recovered"]
+    assert [incident.status for incident in incidents(house)] == ["recovered"]
     house.sim.crash_server(server)  # nobody was there to see it
     second = house.clock.now()
     again(first)
-    assert [one.status for one in incidents(house)] == ["recovered"] * 2
+    assert [incident.status for incident in incidents(house)] == ["recovered"] * 2
     house.recovery.guest_max_recoveries = 0
     house.sim.crash_server(server)
     again(second)
     again(second + timedelta(seconds=20))  # as it was told last
-    assert [one.status for one in incidents(house)] == [*["recovered"] * 2, "failed"]
+    assert [incident.status for incident in incidents(house)] == [*["recovered"] * 2, "failed"]
 
 
 def test_a_death_after_the_guest_was_seen_to_run_again_does_not_vanish_in_the_old_incident(
@@ -274,7 +274,7 @@ def test_a_death_after_the_guest_was_seen_to_run_again_does_not_vanish_in_the_ol
     house.m.store.incidents.close = dies_first  # type: ignore[method-assign]
     house.run(seconds=40)
     assert died
-    assert [one.status for one in incidents(house)] == ["recovered"] * 2
+    assert [incident.status for incident in incidents(house)] == ["recovered"] * 2
     assert house.sim.running(server) == ["cmp-1"]
 
 
@@ -335,7 +335,9 @@ def test_a_death_soon_after_the_restart_is_a_second_one_however_long_the_cloud_s
     house.run(seconds=90)
     assert died
     known_off = when == MOMENTS[0] and not shows_s  # the incident itself sees that it must go on
-    assert [one.status for one in incidents(house)] == ["recovered"] * (1 if known_off else 2)
+    assert [incident.status for incident in incidents(house)] == ["recovered"] * (
+        1 if known_off else 2
+    )
     assert house.sim.running(server) == ["cmp-1"]
     assert len(house.effects("servers.start")) == 2
     assert not house.effects("servers.shelve")

@@ -47,7 +47,7 @@ def test_an_aborted_one_begins_nothing_more_and_can_be_tried_again(house: HealHo
     assert "cmp-1 stays forced down" in aborted.sentence
     assert house.reported(report) == "failed"
     house.run(seconds=60)
-    assert [one.status for one in house.moves(report)] == ["succeeded", "ignored", "ignored"]
+    assert [move.status for move in house.moves(report)] == ["succeeded", "ignored", "ignored"]
     assert house.moves(report)[1].message == "aborted by ann: a drill"
     house.check_unlocked()
     with pytest.raises(Conflict, match="aborted already"):
@@ -57,7 +57,7 @@ def test_an_aborted_one_begins_nothing_more_and_can_be_tried_again(house: HealHo
     house.run(minutes=2)
     incident = house.incident(report)
     assert (incident.status, house.reported(report)) == ("recovered", "finished"), incident
-    assert {one.status for one in house.moves(report)} == {"succeeded"}
+    assert {move.status for move in house.moves(report)} == {"succeeded"}
     assert "cmp-1" not in where(house)
     house.check_never_twice()
     house.check_unlocked()
@@ -82,7 +82,7 @@ def test_a_failed_one_goes_on_with_what_is_left_when_there_is_room(house: HealHo
     assert (incident.status, house.reported(report)) == ("recovered", "finished"), incident
     assert {house.server(one)["host"] for one in (big, small)} == {"cmp-2"}
     evacuations = house.m.cloud.moves.migrations(source_host="cmp-1")
-    done = [one.server_id for one in evacuations if one.status == "done"]
+    done = [evacuation.server_id for evacuation in evacuations if evacuation.status == "done"]
     assert sorted(done) == sorted([big, small])
     house.check_unlocked()
 
@@ -101,11 +101,11 @@ def test_what_stays_by_a_rule_stays_when_it_is_tried_again(house: HealHouse) -> 
     incident = house.incident(report)
     house.m.store.orders.abort(incident.id, "ann", "not now")
     house.run(seconds=30)
-    assert [one.status for one in house.moves(report)] == ["succeeded", "ignored", "ignored"]
+    assert [move.status for move in house.moves(report)] == ["succeeded", "ignored", "ignored"]
     house.m.store.orders.retry(incident.id, "ann")
     house.run(seconds=60)
     assert house.incident(report).status == "recovered"
-    assert {one.server_name: one.status for one in house.moves(report)} == {
+    assert {move.server_name: move.status for move in house.moves(report)} == {
         "ha-1": "succeeded",
         "ha-2": "succeeded",
         "plain": "ignored",
@@ -252,13 +252,13 @@ def test_an_approval_lets_a_held_rack_go_on_at_once(house: HealHouse) -> None:
             conn.execute(sa.update(hosts).where(hosts.c.name == name).values(rack=rack))
     reports = [dead(house, host, servers=1) for host in ("cmp-1", "cmp-2", "cmp-3", "cmp-4")]
     house.run(seconds=6)
-    held = [one for one in reports if house.incident(one).status == "held"]
-    assert held, [house.incident(one).sentence for one in reports]
+    held = [report for report in reports if house.incident(report).status == "held"]
+    assert held, [house.incident(report).sentence for report in reports]
     orders = house.m.store.orders
     with pytest.raises(NotFound, match="rack-a, rack-b"):
         orders.approve("ann", "it is so", "rack-z")
     made = orders.approve("ann", "it is so", "rack-a")
     assert (made.domain, made.held) == ("rack-a", len(held))
     house.run(minutes=1)
-    assert {house.incident(one).status for one in reports} == {"recovered"}
+    assert {house.incident(report).status for report in reports} == {"recovered"}
     house.check_never_twice()

@@ -40,8 +40,8 @@ def test_servers_of_two_hosts_of_a_reservation_reach_the_one_it_kept_by_turns(
     ]
     reports = dead(house, "cmp-1", "cmp-2")
     house.run(minutes=1)
-    assert {house.incident(one).status for one in reports} == {"recovered"}
-    assert {house.server(one)["host"] for one in servers} == {"cmp-3"}
+    assert {house.incident(report).status for report in reports} == {"recovered"}
+    assert {house.server(server)["host"] for server in servers} == {"cmp-3"}
     assert sorted(house.effects("moves.evacuate")) == sorted(servers)
     assert most_at_once(house) == limit
     house.check_never_twice()
@@ -55,7 +55,7 @@ def test_servers_reach_a_spare_host_by_turns(house: HealHouse) -> None:
     (report,) = dead(house, "cmp-1")
     house.run(minutes=1)
     assert house.incident(report).status == "recovered"
-    assert {house.server(one)["host"] for one in servers} == {"spare-1"}
+    assert {house.server(server)["host"] for server in servers} == {"spare-1"}
     assert most_at_once(house) == 2
 
 
@@ -77,10 +77,10 @@ def test_servers_that_return_to_their_host_do_so_by_turns(house: HealHouse) -> N
     servers = [house.boot(f"web-{i}", "cmp-1") for i in range(4)]
     dead(house, "cmp-1")
     house.run(minutes=1)
-    assert "cmp-1" not in {house.server(one)["host"] for one in servers}
+    assert "cmp-1" not in {house.server(server)["host"] for server in servers}
     house.sim.recover_host("cmp-1")
     house.run(minutes=2)
-    assert {house.server(one)["host"] for one in servers} == {"cmp-1"}
+    assert {house.server(server)["host"] for server in servers} == {"cmp-1"}
     assert most_at_once(house, "moves.live_migrate") == 2
     house.check_never_twice()
 
@@ -94,6 +94,6 @@ def test_two_hosts_that_die_together_share_the_spare_that_both_are_on_the_way_to
     servers = [house.boot(f"web-{host}-{i}", host) for host in ("cmp-1", "cmp-2") for i in (1, 2)]
     reports = dead(house, "cmp-1", "cmp-2")
     house.run(minutes=1)
-    assert [house.incident(one).status for one in reports] == ["recovered", "recovered"]
-    assert {house.server(one)["host"] for one in servers} == {"spare-1"}
+    assert [house.incident(report).status for report in reports] == ["recovered", "recovered"]
+    assert {house.server(server)["host"] for server in servers} == {"spare-1"}
     house.check_never_twice()

@@ -36,7 +36,7 @@ def cuts(house: HealHouse) -> int:
 
 
 def named(house: HealHouse, name: str) -> str:
-    (found,) = [one["id"] for one in house.sim.world()["servers"] if one["name"] == name]
+    (found,) = [server["id"] for server in house.sim.world()["servers"] if server["name"] == name]
     return str(found)
 
 
@@ -71,7 +71,7 @@ def test_servers_that_found_no_room_start_in_place_when_power_returns(house: Hea
     assert house.server(stopped)["status"] == "SHUTOFF"
     house.run(minutes=2)
     assert service(house) == (True, False, "up")  # in use again
-    (member,) = [one for one in house.m.store.segments.all_members() if one.name == DEAD]
+    (member,) = [member for member in house.m.store.segments.all_members() if member.name == DEAD]
     assert not member.on_maintenance
 
 
@@ -233,9 +233,9 @@ def fenced(house: HealHouse, rule: str, *servers: str) -> str:
     for its servers."""
     segment = house.segment(DEAD, "cmp-2")
     name = next(
-        one.segment.name
-        for one in house.m.store.segments.all_members()
-        if one.segment.uuid == segment
+        member.segment.name
+        for member in house.m.store.segments.all_members()
+        if member.segment.uuid == segment
     )
     house.recovery.power_on_after = {name: rule}
     for server in servers or ("web",):
@@ -245,7 +245,7 @@ def fenced(house: HealHouse, rule: str, *servers: str) -> str:
 
 
 def has_power(house: HealHouse) -> bool:
-    (found,) = [one for one in house.sim.world()["hosts"] if one["name"] == DEAD]
+    (found,) = [host for host in house.sim.world()["hosts"] if host["name"] == DEAD]
     return bool(found["powered"])
 
 

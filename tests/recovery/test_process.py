@@ -69,13 +69,13 @@ def test_a_guest_that_dies_while_nova_compute_is_away_is_started_when_that_is_ba
     else:
         house.report_guest("cmp-1", server)
     house.run(minutes=10)
-    (guest,) = [one for one in incidents(house) if one.kind == "guest"]
+    (guest,) = [incident for incident in incidents(house) if incident.kind == "guest"]
     assert guest.status == "held"
     assert guest.sentence == "cmp-1 cannot start it before its nova-compute is back"
     assert not house.effects("servers.start")
     house.sim.recover_host("cmp-1")
     house.run(minutes=3)
-    (guest,) = [one for one in incidents(house) if one.kind == "guest"]
+    (guest,) = [incident for incident in incidents(house) if incident.kind == "guest"]
     assert guest.status == "recovered", guest
     assert house.sim.running(server) == ["cmp-1"]
     assert len(house.effects("servers.start")) == 1
@@ -114,4 +114,4 @@ def test_what_an_operator_put_on_maintenance_is_left_alone_with_its_guests(
     house.sim.crash_server(server)
     Agent(house, "cmp-1").lost(server)
     house.run(seconds=20)
-    assert [one.status for one in incidents(house)] == ["ignored"]
+    assert [incident.status for incident in incidents(house)] == ["ignored"]

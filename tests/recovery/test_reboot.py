@@ -158,11 +158,11 @@ def test_a_host_that_falls_silent_after_its_reboot_is_cut(site: HealHouse) -> No
 
 def test_a_reboot_does_not_explain_storage_that_monitors_see_lost(site: HealHouse) -> None:
     site.boot("web", HOST)
-    for one in voters(site, *HOSTS):
-        one.fails(HOST)  # on storage
+    for voter in voters(site, *HOSTS):
+        voter.fails(HOST)  # on storage
     lives(site, 30)
     assert cut(site) == {HOST}
-    assert [one.status for one in incidents(site)] == ["recovered"]
+    assert [incident.status for incident in incidents(site)] == ["recovered"]
 
 
 def test_the_same_boot_id_is_no_reboot(site: HealHouse) -> None:

@@ -46,7 +46,7 @@ def test_an_answer_of_503_leaves_no_server_behind_and_none_locked(house: HealHou
     house.run(minutes=2)
     house.sim.change(failure_rate=0.0, lost_reply_rate=0.0)
     recovered(house, report, minutes=5)
-    assert {one.status for one in house.moves(report)} == {"succeeded"}
+    assert {move.status for move in house.moves(report)} == {"succeeded"}
 
 
 def test_a_host_of_unknown_status_is_not_evacuated(house: HealHouse) -> None:
@@ -114,7 +114,7 @@ def test_a_server_deleted_by_its_owner_in_the_middle_ends_its_move(house: HealHo
     house.run(seconds=2)
     house.m.cloud.servers.delete(server)
     recovered(house, report)
-    assert sorted(one.status for one in house.moves(report)) == ["ignored", "succeeded"]
+    assert sorted(move.status for move in house.moves(report)) == ["ignored", "succeeded"]
 
 
 def test_a_host_that_recovery_works_on_can_be_reported_again_without_harm(house: HealHouse) -> None:

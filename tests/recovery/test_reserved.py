@@ -29,9 +29,9 @@ def test_servers_follow_the_host_that_repair_gave_to_their_reservation(house: He
     ((new,),) = house.held(lease_id)
     assert new != old
     assert house.incident(report).status == "recovered", house.incident(report)
-    assert {house.server(one)["host"] for one in servers} == {new}
-    assert {house.server(one)["status"] for one in servers} == {"ACTIVE"}
-    assert {one.dest_host for one in house.moves(report)} == {new}
+    assert {house.server(server)["host"] for server in servers} == {new}
+    assert {house.server(server)["status"] for server in servers} == {"ACTIVE"}
+    assert {move.dest_host for move in house.moves(report)} == {new}
     house.run(minutes=2)
     assert old not in house.all_pools()[reservation]
     house.check_never_twice()
@@ -66,5 +66,5 @@ def test_a_lease_of_two_hosts_moves_them_to_the_one_it_kept_and_the_new_one(
     house.run(minutes=1)
     (after,) = house.held(lease_id)
     assert before[0] not in after
-    assert {house.server(one)["host"] for one in servers} <= set(after)
+    assert {house.server(server)["host"] for server in servers} <= set(after)
     house.check_never_twice()

@@ -28,7 +28,7 @@ def test_a_guest_that_was_started_by_hand_while_recovery_was_paused_is_left_alon
     house.sim.crash_server(server)
     agent.lost(server)
     house.run(seconds=20)
-    assert [one.status for one in incidents(house)] == ["held"]
+    assert [incident.status for incident in incidents(house)] == ["held"]
     by_hand(house, agent, server)
     house.run(seconds=20)
     (incident,) = incidents(house)
@@ -67,7 +67,7 @@ def test_a_guest_that_dies_after_it_ran_again_has_failed_anew(house: HealHouse) 
         house.run(seconds=20)
         agent.runs(server)  # as we ordered: nothing is closed for that, nor opened
         house.run(seconds=20)
-    assert [one.status for one in incidents(house)] == ["recovered"] * 2
+    assert [incident.status for incident in incidents(house)] == ["recovered"] * 2
     assert house.sim.running(server) == ["cmp-1"]
     assert len(house.effects("servers.start")) == 2
 
@@ -83,7 +83,7 @@ def test_that_it_runs_again_disturbs_no_recovery_that_has_begun(
     said = dies_again(house, when, lambda: agent.runs(server) and None)
     house.run(seconds=40)
     assert said
-    assert [one.status for one in incidents(house)] == ["recovered"]
+    assert [incident.status for incident in incidents(house)] == ["recovered"]
     assert len(house.effects("servers.start")) == 1
 
 
@@ -132,11 +132,11 @@ def test_of_several_who_speak_of_a_guest_the_latest_word_counts(house: HealHouse
     agent.runs(server, ago_s=30)
     nova.lost(server)  # which is later: it died again
     house.run(seconds=10)
-    assert [one.status for one in incidents(house)] == ["held"]
+    assert [incident.status for incident in incidents(house)] == ["held"]
     house.clock.advance(1)
     agent.runs(server)
     house.run(seconds=10)
-    assert [one.status for one in incidents(house)] == ["ignored"]
+    assert [incident.status for incident in incidents(house)] == ["ignored"]
 
 
 @pytest.mark.parametrize("lie", ["well", "failed and well"])
@@ -155,7 +155,7 @@ def test_the_agent_of_another_host_does_not_stop_the_recovery_of_a_guest(
     stranger.runs(server)
     house.m.store.switches.resume("", "ann")
     house.run(seconds=30)
-    assert [one.status for one in incidents(house)] == ["recovered"]
+    assert [incident.status for incident in incidents(house)] == ["recovered"]
     assert house.sim.running(server) == ["cmp-1"]
 
 
@@ -173,7 +173,7 @@ def test_the_agent_of_another_host_does_not_have_a_guest_stopped_that_runs_again
     Agent(house, "cmp-2").lost(server)
     house.m.store.switches.resume("", "ann")
     house.run(seconds=30)
-    assert [one.status for one in incidents(house)] == ["ignored"]
+    assert [incident.status for incident in incidents(house)] == ["ignored"]
     assert not house.effects("servers.stop")
 
 
@@ -187,12 +187,12 @@ def test_a_notification_of_a_guest_that_runs_again_since_is_answered_and_nothing
     agent.runs(server)
     house.report_guest("cmp-1", server, at=died)
     house.run(seconds=10)
-    assert [one.status for one in incidents(house)] == ["ignored"]
+    assert [incident.status for incident in incidents(house)] == ["ignored"]
     house.clock.advance(1)
     house.sim.crash_server(server)
     house.report_guest("cmp-1", server, at=house.clock.now())
     house.run(seconds=20)
-    assert [one.status for one in incidents(house)] == ["ignored", "recovered"]
+    assert [incident.status for incident in incidents(house)] == ["ignored", "recovered"]
 
 
 def test_a_guest_that_is_deleted_while_it_is_recovered_leaves_nothing_open(

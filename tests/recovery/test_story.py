@@ -94,7 +94,7 @@ def test_of_too_many_votes_the_middle_is_dropped_and_counted() -> None:
     for second in range(60):
         kept = history.append_votes(kept, [vote("a", second)], NOW)
     assert history.left_out(kept) == 10
-    seconds = [int(one["since"][17:19]) for one in history.entries(kept)]
+    seconds = [int(entry["since"][17:19]) for entry in history.entries(kept)]
     assert seconds == [*range(25), *range(35, 60)]
 
 
@@ -270,7 +270,7 @@ def test_servers_that_find_no_room_say_what_they_need_what_is_free_and_the_next_
     report = without_room(house)
     house.run(seconds=12)
     said = house.incident(report).sentence
-    first = min(one.not_before for one in house.moves(report) if one.not_before)
+    first = min(move.not_before for move in house.moves(report) if move.not_before)
     need = "no room: 3 servers need 12 vCPU and 24 GiB, 2 vCPU and 8 GiB are free"
     assert said == f"{need}; next try at {first:%H:%M:%S} UTC"
 
@@ -312,10 +312,10 @@ def test_what_is_free_is_asked_once_per_try(house: HealHouse) -> None:
     report = without_room(house)
     before = house.sim.calls().get("hosts.find", 0)
     house.run(minutes=5)
-    tries = max(one.attempts for one in house.moves(report))
+    tries = max(move.attempts for move in house.moves(report))
     assert 1 < house.sim.calls().get("hosts.find", 0) - before <= 3 * tries
     lines = house.m.store.cases.case(house.incident(report).id).timeline
-    said = [one.sentence for one in lines if "no room" in one.sentence]
+    said = [line.sentence for line in lines if "no room" in line.sentence]
     assert 1 < len(said) <= 3 * tries
     assert len(said) == len(set(said))
 

@@ -55,8 +55,8 @@ def test_the_story_needs_no_audit_log_and_no_sentence(house: HealHouse) -> None:
     after = house.m.store.cases.case(own)
     assert story(house, own) == before
     assert [one.data for one in after.timeline] == [one.data for one in told.timeline]
-    kinds = [one.kind for one in events(view(told), [])]
-    assert kinds == [one.kind for one in events(view(after), [])]
+    kinds = [event.kind for event in events(view(told), [])]
+    assert kinds == [event.kind for event in events(view(after), [])]
 
 
 def test_a_step_with_nothing_to_do_is_skipped_and_not_told(house: HealHouse) -> None:

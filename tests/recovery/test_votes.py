@@ -43,7 +43,7 @@ def counting(house: HealHouse, host: str = DEAD) -> bool:
 
 
 def evacuations(house: HealHouse) -> int:
-    return sum(one.call == "moves.evacuate" for one in house.sim.effects())
+    return sum(effect.call == "moves.evacuate" for effect in house.sim.effects())
 
 
 @pytest.fixture
@@ -182,8 +182,8 @@ def test_what_was_said_under_a_name_before_it_was_registered_does_not_count(
 
 
 def unregister(house: HealHouse, *voters: Voter) -> None:
-    for one in voters:
-        house.m.store.monitors.unregister(one.name)
+    for voter in voters:
+        house.m.store.monitors.unregister(voter.name)
 
 
 def test_monitors_that_were_not_heard_of_lately_do_not_count(house: HealHouse) -> None:
@@ -214,10 +214,10 @@ def test_silence_of_those_who_would_object_is_no_objection(
 
 def test_as_many_as_the_site_wants_must_say_so(house: HealHouse, ctls: list[Voter]) -> None:
     house.recovery.host_votes = 3
-    for one in ctls[1:]:
-        one.sees(blind=[DEAD])
-    for one in ctls[:2]:
-        one.fails(DEAD)
+    for ctl in ctls[1:]:
+        ctl.sees(blind=[DEAD])
+    for ctl in ctls[:2]:
+        ctl.fails(DEAD)
     house.run(minutes=1)
     assert incidents(house) == []
     ctls[2].fails(DEAD)
@@ -229,8 +229,8 @@ def test_who_sees_it_down_and_waits_whether_it_lasts_is_not_against(
     house: HealHouse, ctls: list[Voter]
 ) -> None:
     ctls[2].sees(waiting=[DEAD])
-    for one in ctls[:2]:
-        one.fails(DEAD)
+    for ctl in ctls[:2]:
+        ctl.fails(DEAD)
     house.run(seconds=2)
     assert len(incidents(house)) == 1
 
@@ -248,7 +248,7 @@ def test_deliveries_in_any_order_to_two_managers_are_one_recovery(
         one.sees(failed=[DEAD])
     house.clock.advance(1.0)
     deliveries: list[Callable[[], object]] = [lambda: reports.append(_reported(house))]
-    deliveries += [functools.partial(one.says, "failed", DEAD, at) for one in ctls * 3]
+    deliveries += [functools.partial(ctl.says, "failed", DEAD, at) for ctl in ctls * 3]
     dice.shuffle(deliveries)
     for deliver in deliveries:
         house.m = dice.choice((first, second))
@@ -285,8 +285,8 @@ def test_a_manager_that_dies_after_any_write_of_counting_is_followed_by_another(
     stage = tmp_path / "stage"
     house = HealHouse(copy(heal_template, stage))
     house.segment(*HOSTS)
-    for one in voters(house, *HOSTS):
-        one.fails(DEAD)
+    for voter in voters(house, *HOSTS):
+        voter.fails(DEAD)
     house.m.store.switches.pause("", "ann", "wait", None)
     house.close()
     quiet = Points(how=how, statements=True)
@@ -315,8 +315,8 @@ def _opened(path: Path, points: Points) -> object:
         kept = house.m.store.observations.list_all()
         return (
             [
-                (one.subject, one.status, len(plain(one.details)["seen"]))
-                for one in incidents(house)
+                (incident.subject, incident.status, len(plain(incident.details)["seen"]))
+                for incident in incidents(house)
             ],
             sorted((row["observer"], row["incident_id"] is not None) for row in kept),
             standing(house),
@@ -351,12 +351,12 @@ def test_one_failure_is_recovered_once_however_often_monitors_are_started_anew(
     for one in itertools.chain(ctls, ctls):
         one.restarts(DEAD)
         house.run(minutes=1)
-    for one in ctls:  # all at once: for a moment nobody says that it is down
-        one.hosts = {}
-        one.sees(waiting=[DEAD])
+    for ctl in ctls:  # all at once: for a moment nobody says that it is down
+        ctl.hosts = {}
+        ctl.sees(waiting=[DEAD])
     house.run(minutes=2)
-    for one in ctls:
-        one.fails(DEAD)
+    for ctl in ctls:
+        ctl.fails(DEAD)
     house.run(minutes=5)
     (only,) = incidents(house)
     assert only.status == "recovered"
@@ -371,12 +371,12 @@ def test_a_monitor_that_once_saw_it_well_by_mistake_starts_no_second_recovery(
     house.recovery.bring_back = True
     dies(house, *ctls)
     house.run(minutes=1)
-    for one in ctls:
-        one.recovers(DEAD)
+    for ctl in ctls:
+        ctl.recovers(DEAD)
     house.run(seconds=10)
     assert not counting(house)
-    for one in ctls:
-        one.fails(DEAD)
+    for ctl in ctls:
+        ctl.fails(DEAD)
     house.run(minutes=5)
     (only,) = incidents(house)
     assert only.status == "recovered"
@@ -390,8 +390,8 @@ def test_a_host_that_came_back_and_failed_again_is_another_incident(
     dies(house, *ctls)
     house.run(minutes=1)
     house.sim.recover_host(DEAD)
-    for one in ctls:
-        one.recovers(DEAD)
+    for ctl in ctls:
+        ctl.recovers(DEAD)
     house.run(minutes=3)
     assert standing(house) == "returning"
     assert not counting(house)
@@ -417,8 +417,8 @@ def test_a_host_that_monitors_still_see_down_is_not_brought_back(
     assert standing(house) == "down"
     back = house.m.store.operations.by_key(f"host_back/{DEAD}")
     assert "ctl-1, ctl-2 and ctl-3 saw cmp-1 down on storage" in back.sentence
-    for one in ctls:
-        one.recovers(DEAD)
+    for ctl in ctls:
+        ctl.recovers(DEAD)
     house.run(minutes=3)
     assert standing(house) == "returning"
     service = next(s for s in house.m.cloud.services.list() if s.host == DEAD)
@@ -432,8 +432,8 @@ def test_a_report_of_masakari_monitors_joins_and_is_joined(
     house.sim.fail_host(DEAD)
     reported = house.report(DEAD)
     house.run(seconds=2)
-    for one in ctls:
-        one.fails(DEAD)
+    for ctl in ctls:
+        ctl.fails(DEAD)
     house.run(seconds=2)
     again = house.report(DEAD, cluster_status="ONLINE")
     house.run(seconds=2)
@@ -478,7 +478,7 @@ def test_a_silence_that_ends_while_the_host_is_dead_leads_to_its_recovery(
     (one,) = incidents(house)
     assert one.status == "ignored"
     house.run(minutes=3)
-    assert [one.status for one in incidents(house)] == ["ignored", "recovered"]
+    assert [incident.status for incident in incidents(house)] == ["ignored", "recovered"]
 
 
 @pytest.mark.parametrize("reported", [False, True])
@@ -518,7 +518,7 @@ def test_what_an_operator_aborted_is_not_begun_again(house: HealHouse, ctls: lis
     house.m.store.orders.abort(one.id, "ann", "a drill")
     house.m.store.switches.resume("", "ann")
     house.run(minutes=5)
-    assert [one.status for one in incidents(house)] == ["aborted"]
+    assert [incident.status for incident in incidents(house)] == ["aborted"]
 
 
 def test_the_reservations_of_a_host_in_no_segment_are_repaired_and_nothing_else(
@@ -529,8 +529,8 @@ def test_the_reservations_of_a_host_in_no_segment_are_repaired_and_nothing_else(
     house.run(seconds=5)
     ctls = voters(house, "cmp-1", "cmp-2")
     house.sim.fail_host(DEAD)
-    for one in ctls:
-        one.fails(DEAD)
+    for ctl in ctls:
+        ctl.fails(DEAD)
     house.run(minutes=1)
     assert house.held(lease) == [["cmp-2"]]
     assert incidents(house) == []
@@ -543,8 +543,8 @@ def test_the_reservations_of_a_host_in_no_segment_are_repaired_and_nothing_else(
 def test_a_host_that_nobody_knows_changes_nothing_and_what_was_seen_is_kept(
     house: HealHouse, ctls: list[Voter]
 ) -> None:
-    for one in ctls:
-        one.fails("stranger")
+    for ctl in ctls:
+        ctl.fails("stranger")
     house.run(minutes=5)
     assert incidents(house) == []
     assert {standing(house, name) for name in HOSTS} == {"up"}
@@ -556,10 +556,10 @@ def test_people_are_alerted_once_and_nothing_is_touched(
     house: HealHouse, ctls: list[Voter]
 ) -> None:
     before = len(house.sim.effects())
-    for one in ctls:
-        one.says("alert", DEAD)
-        one.hosts[DEAD] = (DOWN, "alert")
-        one.beat()
+    for ctl in ctls:
+        ctl.says("alert", DEAD)
+        ctl.hosts[DEAD] = (DOWN, "alert")
+        ctl.beat()
         house.run(minutes=1)
     house.manager()
     house.run(minutes=5)
@@ -570,13 +570,13 @@ def test_people_are_alerted_once_and_nothing_is_touched(
     assert incidents(house) == []
     assert standing(house) == "up"
     assert len(house.sim.effects()) == before
-    for one in ctls:
-        one.recovers(DEAD)
+    for ctl in ctls:
+        ctl.recovers(DEAD)
     house.run(seconds=10)
     assert not counting(house)
     ctls[0].says("alert", DEAD)
-    for one in ctls[1:]:
-        one.sees(blind=[DEAD])
+    for ctl in ctls[1:]:
+        ctl.sees(blind=[DEAD])
     house.run(seconds=10)
     assert [one.event_type for one in house.ear.heard] == ["host.alert"] * 2
 
@@ -587,18 +587,18 @@ def test_a_host_lost_on_all_networks_is_announced_while_the_quorum_of_one_is_los
     """And recovered once two monitors see that network again, though the third does not."""
     house.sim.fail_host(DEAD)
     before = len(house.sim.effects())
-    for one in ctls:
-        one.says("alert", DEAD, undecided=True)
-        one.hosts[DEAD] = (("down", "down", "unknown"), "undecided")
-        one.beat()
+    for ctl in ctls:
+        ctl.says("alert", DEAD, undecided=True)
+        ctl.hosts[DEAD] = (("down", "down", "unknown"), "undecided")
+        ctl.beat()
     house.run(minutes=5)
     assert [one.event_type for one in house.ear.heard] == ["host.alert"]
     assert incidents(house) == []
     assert len(house.sim.effects()) == before
-    for one in ctls[:2]:
-        one.fails(DEAD, GONE)
+    for ctl in ctls[:2]:
+        ctl.fails(DEAD, GONE)
     house.run(minutes=2)
-    assert [one.status for one in incidents(house)] == ["recovered"]
+    assert [incident.status for incident in incidents(house)] == ["recovered"]
 
 
 def test_a_host_seen_on_any_network_is_not_proven_off_even_where_monitors_are_trusted(
@@ -635,8 +635,8 @@ def test_monitors_that_are_taken_away_for_good_do_not_keep_a_host_down(
 ) -> None:
     dies(house, *ctls)
     house.run(minutes=1)
-    for one in ctls:
-        one.forget(DEAD)
+    for ctl in ctls:
+        ctl.forget(DEAD)
     house.run(minutes=9)
     assert counting(house)
     house.run(minutes=3)

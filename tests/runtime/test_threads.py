@@ -91,7 +91,7 @@ def test_an_expected_error_is_logged_once_and_its_end_too(
     turns.error = None
     eventually(lambda: "all is well again" in caplog.text)
     worker.stop()
-    lines = [one.getMessage() for one in caplog.records]
+    lines = [record.getMessage() for record in caplog.records]
     assert lines == ["test: broker: away; it is tried again", "test: all is well again"]
 
 

@@ -146,8 +146,8 @@ def in_order(
         if name not in paths:
             raise ModuleMissing(f"there is no module {name}, wanted by {' '.join(for_whom)}")
         elf = module(paths[name], files[paths[name]])
-        for one in needs(elf):
-            load(one, *for_whom, name)
+        for need in needs(elf):
+            load(need, *for_whom, name)
         loaded[name] = elf
 
     for names in wanted:

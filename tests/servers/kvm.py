@@ -67,7 +67,7 @@ class Machine(Libvirt):
     def tree(self) -> list[psutil.Process]:
         """All that runs on it."""
         keepers = [*self._before, *([self.kept] if self.kept else [])]
-        return [process for one in keepers for process in one.tree()]
+        return [process for keeper in keepers for process in keeper.tree()]
 
     def kill(self) -> None:
         super().kill()

@@ -117,10 +117,10 @@ def _files(package: Path, wanted: str) -> Iterator[tuple[str, bytes]]:
         subprocess.Popen(command, stdout=subprocess.PIPE) as tar,
         tarfile.open(fileobj=tar.stdout, mode="r|") as files,
     ):
-        for one in files:
-            name = re.sub(r"^\./(usr/)?", "", one.name)
-            if one.isfile() and re.fullmatch(wanted, name):
-                data = files.extractfile(one)
+        for file in files:
+            name = re.sub(r"^\./(usr/)?", "", file.name)
+            if file.isfile() and re.fullmatch(wanted, name):
+                data = files.extractfile(file)
                 assert data is not None
                 yield name, data.read()
 
@@ -153,7 +153,7 @@ def _libraries(program: bytes, at: Path) -> dict[str, bytes]:
 
 def archive(files: Mapping[str, bytes]) -> bytes:
     """As the kernel unpacks it into its first root: cpio, the format called newc."""
-    folders = {str(one) for name in files for one in PurePosixPath(name).parents} | {*FOLDERS}
+    folders = {str(parent) for name in files for parent in PurePosixPath(name).parents} | {*FOLDERS}
     out = bytearray()
     for folder in sorted(folders - {"."}):
         out += _entry(folder, stat.S_IFDIR | 0o755)
@@ -165,7 +165,7 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 def _entry(name: str, mode: int, data: bytes = b"") -> bytes:
     size = len(name.encode()) + 1
     fields = (0, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, size, 0)
-    head = b"070701" + b"".join(b"%08X" % one for one in fields) + name.encode() + b"\0"
+    head = b"070701" + b"".join(b"%08X" % field for field in fields) + name.encode() + b"\0"
     return _filled(head) + _filled(data)
 
 

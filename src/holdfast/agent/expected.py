@@ -94,7 +94,7 @@ def compare(host: str, cloud: ExpectedGuests, guests: Guests, clock: Clock) -> H
     began = clock.monotonic()
     found, read_at = guests.read()
     for some in _batches(strangers(said, found)):
-        said += [one for one in cloud.expected(host, some).servers if one.uuid in some]
+        said += [server for server in cloud.expected(host, some).servers if server.uuid in some]
     return HostComparison(tuple(said), tuple(found), read_at, asked, began)
 
 
@@ -111,7 +111,7 @@ def _batches(uuids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def differences(expected: Sequence[Expected], guests: Sequence[Guest]) -> list[Difference]:
     """Return the differences of a poll, without those explained by the reason of a state."""
-    found = {one.uuid: one for one in guests}
+    found = {guest.uuid: guest for guest in guests}
     wanted = [one for one in expected if one.state == RUNS]
     none_there = len(wanted) >= SEVERAL and not any(one.uuid in found for one in wanted)
     here = (_wanted(one, found.get(one.uuid), none_there) for one in wanted)

@@ -315,8 +315,8 @@ def _simulated(
     """
     first = records[0].at
     judgements = []
-    events = {one.uuid for one in records if isinstance(one, Event)}
-    everybody = any(isinstance(one, Reading) for one in records)
+    events = {record.uuid for record in records if isinstance(record, Event)}
+    everybody = any(isinstance(record, Reading) for record in records)
 
     def time_of(at: datetime) -> float:
         return now + max(0.0, (at - first).total_seconds())

@@ -389,7 +389,7 @@ class _Reading(Reading):
             self.say(node.line, "not everything lasts: say with `event` what has to")
         for event in events:
             if event in EVENTS:
-                named = [one for one in details if one in EVENTS[event]]
+                named = [detail for detail in details if detail in EVENTS[event]]
                 self._check_lasting(node, event, named or list(EVENTS[event]) or [""])
 
     def _check_lasting(self, node: Node, event: str, named: Sequence[str]) -> None:
@@ -432,7 +432,7 @@ def _rate(text: str) -> tuple[int, float] | None:
 
 def _of(whole: Rule, event: str) -> Rule:
     """Return the rule for a single event, with the details of this event."""
-    details = tuple(one for one in whole.details if one in EVENTS.get(event, ()))
+    details = tuple(detail for detail in whole.details if detail in EVENTS.get(event, ()))
     return replace(whole, event=event, details=details)
 
 

@@ -500,7 +500,7 @@ class GuestWatch:
     def use(self, filters: Filter, now: float) -> None:
         """Replace the filters, and judge unreported faults again."""
         self.filters = filters
-        for track in [one for one in self.tracks.values() if one.troubles]:
+        for track in [track for track in self.tracks.values() if track.troubles]:
             troubles = {
                 name: fault if fault.told else _judged_anew(fault, track, filters, now)
                 for name, fault in track.troubles.items()
@@ -546,7 +546,7 @@ class GuestWatch:
                 happened += self._read(guest, at, now, began)
         self._left = {uuid: when for uuid, when in self._left.items() if when > began}
         present = {guest.uuid for guest in guests}
-        for track in [one for one in self.tracks.values() if one.uuid not in present]:
+        for track in [track for track in self.tracks.values() if track.uuid not in present]:
             if track.heard is not None and track.heard > began:
                 continue  # the guest appeared while the hypervisor was read
             if MISSING in track.differences:
@@ -559,7 +559,7 @@ class GuestWatch:
     def check_timers(self, now: float) -> list[GuestEvent]:
         """Report faults whose grace time is over, and forget faults that ended long ago."""
         happened: list[GuestEvent] = []
-        for track in [one for one in self.tracks.values() if one.troubles]:
+        for track in [track for track in self.tracks.values() if track.troubles]:
             kept = {
                 name: trouble
                 for name, trouble in track.troubles.items()

@@ -60,7 +60,7 @@ def from_plain(
             track = _remembered(one, filters, now, before)
             watch.tracks[track.uuid] = track
         watch.dismissed.update(said.get("dismissed", {}))
-        failed = [one.uuid for one in watch.tracks.values() if one.told == FAILED]
+        failed = [track.uuid for track in watch.tracks.values() if track.told == FAILED]
         watch.ill.update(dict.fromkeys(said.get("ill", failed), True))  # older agents wrote none
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidInput(f"what was remembered of guests cannot be read: {error}") from error
@@ -140,8 +140,8 @@ def _again(
 # The first line is an event. The second line is a reading: all guests of the host at that time.
 
 
-_EVENT = tuple(one.name for one in fields(Event))
-_GUEST = tuple(one.name for one in fields(Guest))
+_EVENT = tuple(field.name for field in fields(Event))
+_GUEST = tuple(field.name for field in fields(Guest))
 _TYPES: Mapping[str, type] = {"metadata": dict, "persistent": bool, "autostart": bool}
 
 
@@ -197,13 +197,13 @@ def go_on(
             guest_events = watch.hear(record, now)
         else:
             guest_events = watch.reconcile(record.guests, record.at, now)
-        yield from ((now, one) for one in guest_events)
+        yield from ((now, event) for event in guest_events)
     yield from _until(watch, None)
 
 
 def _until(watch: GuestWatch, now: float | None) -> Iterator[tuple[float, GuestEvent]]:
     while (due := watch.due()) is not None and (now is None or due <= now):
-        yield from ((due, one) for one in watch.check_timers(due))
+        yield from ((due, timer) for timer in watch.check_timers(due))
 
 
 def _record(said: Any) -> Event | Reading:

@@ -373,7 +373,7 @@ class ProcessWatch:
             self._file.follow()
         before = self.remembered()
         services, states = self.services, self.states
-        self.states = {one.name: states.get(one.name, State()) for one in services}
+        self.states = {service.name: states.get(service.name, State()) for service in services}
         self._end(now)
         told, due = [], []
         for service, why in zip(services, _each(self._processes.runs, services), strict=True):

@@ -405,7 +405,7 @@ def restore(engine: Engine, saved: Mapping[str, Any], at: datetime, now: float) 
         _remember(engine, watcher, {"saved_at": saved["saved_at"], **kept}, at, now)
         engine.retired.append((watcher, reason))
     for project, group in saved["open"].items():
-        changes = [change_from(one) for one in group["changes"]]
+        changes = [change_from(change) for change in group["changes"]]
         engine.teller.open[project] = (now - group["age_s"] - gap_s, changes)
     storm = saved["storm"]
     first = change_from(storm["first"]) if storm["first"] else None
@@ -420,7 +420,7 @@ def _remember(
 ) -> None:
     """Restore the tracks of a rule."""
     gap_s = _since(kept["saved_at"], at)
-    tracks = {one["entity"]["id"]: _restored(one, gap_s, now) for one in kept["tracks"]}
+    tracks = {track["entity"]["id"]: _restored(track, gap_s, now) for track in kept["tracks"]}
     for track in tracks.values():
         if track.told != OK:
             track.told_as = track.told_as or watcher.rule.severity
@@ -433,7 +433,7 @@ def _without_rule(kept: Mapping[str, Any]) -> Watcher:
     said = dict(kept.get("said", {}))
     level, actions = said.pop("level", 0.0), tuple(said.pop("actions", ("notify",)))
     levels = kept.get("levels", [level])
-    conditions = tuple(Condition("", ">", one, one) for one in levels)
+    conditions = tuple(Condition("", ">", level, level) for level in levels)
     return Watcher(Rule(kept["id"], Selector(""), conditions, actions=actions, **said))
 
 

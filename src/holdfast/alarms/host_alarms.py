@@ -87,7 +87,9 @@ class HostAlarms:
         """Write reports of plugin alarms; those of rules are written already."""
         changes = [change for group in groups for change in group.changes]
         said = [
-            one for one in changes if one.rule.startswith(PLUGIN) and _is_sound(self._host, one)
+            change
+            for change in changes
+            if change.rule.startswith(PLUGIN) and _is_sound(self._host, change)
         ]
         if said := self._plugins.consume(said):
             self._write(said, self._clock.monotonic())

@@ -187,7 +187,7 @@ def preview(
     """Parse rules and evaluate them on the history of hosts; `hours` and `groups` are by host."""
     rules = rules_file.parse(text, source)
     silent = {rule.id: lacks for rule in rules.rules if (lacks := _not_kept(rule))}
-    rule_set = replace(rules, rules=tuple(one for one in rules.rules if one.id not in silent))
+    rule_set = replace(rules, rules=tuple(rule for rule in rules.rules if rule.id not in silent))
     stories: list[Story] = []
     for host, hour in hours.items():
         mine = (groups or {}).get(host, ())

@@ -159,7 +159,7 @@ class Rule:
 
     def is_on(self, at: datetime) -> bool:
         """Tell whether the rule is active at a time."""
-        return not self.hours or any(one.has(at) for one in self.hours)
+        return not self.hours or any(hour.has(at) for hour in self.hours)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ def merged(documents: Iterable[Document], host: str, groups: Collection[str]) ->
 
 def _text(head: Mapping[str, Any], rules: Iterable[Mapping[str, Any]]) -> str:
     """Write a rule per line, without spaces: the agent limits the size of the text."""
-    lines = ",\n".join(_compact(one) for one in rules)
+    lines = ",\n".join(_compact(rule) for rule in rules)
     return f'{_compact(head)[:-1]}{"," if head else ""}"rules":[\n{lines}]}}'
 
 
@@ -170,7 +170,7 @@ def check_together(
     InvalidInput if the rules for a host exceed the limits of its agent. The check includes
     known hosts with their groups, and hosts with a name or group of the documents' scopes.
     """
-    documents = [document, *(one for one in others if one.name != document.name)]
+    documents = [document, *(other for other in others if other.name != document.name)]
     places = [*hosts, *((_host(one), _groups(one)) for one in documents), ("", ())]
     seen: set[str] = set()
     for host, groups in places:
@@ -219,7 +219,7 @@ def _together(document: Document, here: Sequence[Document], host: str) -> str:
 
 def held(documents: Iterable[Document], host: str, groups: Collection[str]) -> list[Document]:
     """Return the documents for a host, in merge order."""
-    here = [one for one in documents if one.scope.holds(host, groups)]
+    here = [document for document in documents if document.scope.holds(host, groups)]
     return sorted(here, key=lambda one: (KINDS.index(one.scope.kind), one.name))
 
 

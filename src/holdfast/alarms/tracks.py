@@ -70,7 +70,7 @@ class Change:
 
     def plain(self) -> dict[str, Any]:
         """Return the change as JSON, with the key and without empty values."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
         found |= {name: found[name].isoformat() for name in _DATES}
         found |= {"actions": list(self.actions), "key": self.key}
         if self.value is not None and not isfinite(self.value):

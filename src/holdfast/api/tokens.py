@@ -99,7 +99,7 @@ def without_agent_role(credentials: dict[str, Any]) -> dict[str, Any]:
     if _by_agent_token(credentials["user_id"], credentials["project_id"]):
         return credentials
     return credentials | {
-        "roles": [one for one in credentials["roles"] if one.lower() != AGENT_ROLE]
+        "roles": [role for role in credentials["roles"] if role.lower() != AGENT_ROLE]
     }
 
 
@@ -206,7 +206,7 @@ def without_monitor_role(credentials: dict[str, Any]) -> dict[str, Any]:
     if _by_monitor_token(credentials["user_id"], credentials["project_id"]):
         return credentials
     return credentials | {
-        "roles": [one for one in credentials["roles"] if one.lower() != MONITOR_ROLE]
+        "roles": [role for role in credentials["roles"] if role.lower() != MONITOR_ROLE]
     }
 
 

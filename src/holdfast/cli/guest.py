@@ -155,7 +155,7 @@ def _reading(item: Said) -> str:
 
 
 def _guests(guests: list[Said]) -> str:
-    states = [one["state"] for one in guests]
+    states = [guest["state"] for guest in guests]
     each = [f"{states.count(state)} {state}" for state in sorted(set(states))]
     return f"{len(guests)} guests" + (f": {', '.join(each)}" if each else "")
 
@@ -251,7 +251,7 @@ class List(Asking, ListCommand):
         for warning in warnings(said):
             self.app.LOG.warning(warning)
         self.say(outbox_line(said["spool"]))
-        found = [{**one, "since_at": one.pop("since")} for one in said["guests"]]
+        found = [{**guest, "since_at": guest.pop("since")} for guest in said["guests"]]
         if parsed_args.formatter in ("json", "yaml"):
             return rows((*_GUEST, "persistent", "metadata"), found)
         columns, values = rows(_GUEST, found)
@@ -645,7 +645,7 @@ class ServicesCheck(ListCommand):
 def _service_row(service: Service) -> dict[str, Any]:
     commands = (service.before, service.restart, service.after)
     root = " (as root)" if service.as_root else ""
-    restart = "; then ".join(shlex.join(one) for one in commands if one)
+    restart = "; then ".join(shlex.join(command) for command in commands if command)
     return {
         "line": service.line,
         "name": service.name,

@@ -307,7 +307,7 @@ def screen(said: Said, columns: int, lines: int | None = None) -> list[str]:
     room = len(guests) if lines is None else max(0, lines - len(head))
     if room < len(guests):
         room = max(0, room - 1)
-    found = head + [_line(one, name, project, shown) for one in guests[:room]]
+    found = head + [_line(guest, name, project, shown) for guest in guests[:room]]
     left = said["total"] - min(room, len(guests))
     if left > 0:
         found.append(f"and {left} more")
@@ -316,10 +316,10 @@ def screen(said: Said, columns: int, lines: int | None = None) -> list[str]:
 
 def layout(guests: Sequence[Said], columns: int) -> tuple[int, int, list[Column]]:
     """Return the widths of name and project (0: not shown), and the columns with room."""
-    longest = max((width(_name(one)) for one in guests), default=0)
+    longest = max((width(_name(guest)) for guest in guests), default=0)
     name = max(LEAST_NAME, min(MOST_NAME, longest))
     shown = list(COLUMNS)
-    project = PROJECT if any(one["project"] for one in guests) else 0
+    project = PROJECT if any(guest["project"] for guest in guests) else 0
 
     def taken(name: int) -> int:
         beside = 1 + project if project else 0

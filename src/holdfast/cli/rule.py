@@ -262,7 +262,7 @@ class Test(Asking, ListCommand):
             self.say(f"{rule}: nothing can be said, {', '.join(lacks)} is not kept for an hour")
         if seen["hosts"] and not seen["stories"]:
             self.say("nothing would have changed: no rule held for any of it")
-        return rows(_HOUR, [row for one in seen["stories"] for row in _story(one)])
+        return rows(_HOUR, [row for story in seen["stories"] for row in _story(story)])
 
     def _replayed(self, args: argparse.Namespace, rules: RuleSet) -> Table:
         name, shown = args.recording, list[dict[str, Any]]()

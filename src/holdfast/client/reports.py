@@ -201,9 +201,12 @@ def _read(said: Any) -> Expectation:
     try:
         servers = tuple(
             Expected(
-                str(one["id"]).lower(), str(one["name"]), _state(one["state"]), str(one["why"])
+                str(server["id"]).lower(),
+                str(server["name"]),
+                _state(server["state"]),
+                str(server["why"]),
             )
-            for one in said["servers"]
+            for server in said["servers"]
         )
         return Expectation(str(said["host"]), datetime.fromisoformat(said["at"]), servers)
     except (KeyError, TypeError, ValueError) as error:

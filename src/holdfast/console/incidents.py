@@ -128,7 +128,7 @@ def _command(*words: str) -> Sequence[str]:
 
 def _says_no(case: Mapping[str, Any]) -> str:
     """Return the first guard that denies recovery; the first denial decides."""
-    return next((one["guard"] for one in case["verdicts"] if not one["passed"]), "")
+    return next((verdict["guard"] for verdict in case["verdicts"] if not verdict["passed"]), "")
 
 
 def _lacks_proof(details: Mapping[str, Any]) -> bool:
@@ -205,7 +205,7 @@ def first(case: Mapping[str, Any], seen: Sequence[Mapping[str, Any]] = ()) -> da
     """
     opened = read_time(case["opened_at"])
     said = [*_sinces(case["details"].get("seen")), *(row.get("since") for row in seen)]
-    said += [one["generated_at"] for one in case["reports"]]
+    said += [report["generated_at"] for report in case["reports"]]
     times = [at for one in said if (at := api_calls.time(one)) and opened - LONGEST <= at <= opened]
     return min([opened, *times])
 
@@ -243,20 +243,20 @@ def phases(case: Mapping[str, Any], begin: datetime, now: datetime) -> Sequence[
 
 def _grouped(case: Mapping[str, Any]) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
     of = _OF.get(case["kind"], {})
-    shown = [one for one in case["steps"] if one["status"] != SKIPPED]
+    shown = [step for step in case["steps"] if step["status"] != SKIPPED]
     return groupby(shown, key=lambda one: of.get(one["name"], one["name"]))
 
 
 def _phase(
     name: str, steps: Sequence[Mapping[str, Any]], begin: datetime | None, now: datetime
 ) -> Phase:
-    said = "; ".join(one["sentence"] for one in steps if one["sentence"])
-    states = {one["status"] for one in steps}
+    said = "; ".join(step["sentence"] for step in steps if step["sentence"])
+    states = {step["status"] for step in steps}
     if begin is None or states == {TO_COME}:
         return Phase(name, TO_COME, None, None, said)
     if states != {PHASE_DONE}:
         return Phase(name, BUSY, begin, max(begin, now), said)
-    ended = [at for one in steps if (at := api_calls.time(one["finished_at"]))]
+    ended = [at for step in steps if (at := api_calls.time(step["finished_at"]))]
     return Phase(name, PHASE_DONE, begin, max([begin, *ended]), said)
 
 
@@ -379,7 +379,7 @@ def events(
         *_guest(case),
         *_moves(case),
         *_back(case),
-        *(_line(one) for one in lines),
+        *(_line(line) for line in lines),
     ]
     return sorted(found, key=lambda one: one.at)
 
@@ -393,11 +393,11 @@ def _seen(case: Mapping[str, Any]) -> Iterator[Event]:
 
 def _reported(case: Mapping[str, Any]) -> Iterator[Event]:
     """Yield the arrival of each report, and the reported time of the failure if earlier."""
-    for one in case["reports"]:
-        came, made = read_time(one["received_at"]), api_calls.time(one.get("generated_at"))
+    for report in case["reports"]:
+        came, made = read_time(report["received_at"]), api_calls.time(report.get("generated_at"))
         if made is not None and came - LONGEST <= made < came:
-            yield Event(made, SEEN, f"it happened, says a {one['type']} report")
-        said = f"a {one['type']} report came in: notification {one['id']}"
+            yield Event(made, SEEN, f"it happened, says a {report['type']} report")
+        said = f"a {report['type']} report came in: notification {report['id']}"
         yield Event(came, SEEN, said)
 
 
@@ -416,8 +416,8 @@ def _written(case: Mapping[str, Any]) -> Iterator[Event]:
 
     Events about moves that remain are failed attempts.
     """
-    steps = {one["sentence"] for one in case["steps"]}
-    moves = {one["server"]: one for one in case["servers"]}
+    steps = {step["sentence"] for step in case["steps"]}
+    moves = {server["server"]: server for server in case["servers"]}
     for event in _timeline(case):
         data = event.data
         if isinstance(data, MoveEnded | MovePostponed):
@@ -479,14 +479,14 @@ def _guest(case: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _moves(case: Mapping[str, Any]) -> Iterator[Event]:
-    for one in case["servers"]:
-        where = f"{one['from']} → {one['to']}" if one["to"] else one["from"]
-        if one["started_at"]:
-            now = f"{where}, under way" if not one["ended_at"] else f"leaves {one['from']}"
-            yield Event(read_time(one["started_at"]), MOVED, f"{one['name']}: {now}")
-        if one["ended_at"]:
-            said = f"{one['name']}: {where}, {one['status']}: {one['message']}"
-            yield Event(read_time(one["ended_at"]), MOVED, said)
+    for server in case["servers"]:
+        where = f"{server['from']} → {server['to']}" if server["to"] else server["from"]
+        if server["started_at"]:
+            now = f"{where}, under way" if not server["ended_at"] else f"leaves {server['from']}"
+            yield Event(read_time(server["started_at"]), MOVED, f"{server['name']}: {now}")
+        if server["ended_at"]:
+            said = f"{server['name']}: {where}, {server['status']}: {server['message']}"
+            yield Event(read_time(server["ended_at"]), MOVED, said)
 
 
 def _back(case: Mapping[str, Any]) -> Iterator[Event]:
@@ -555,7 +555,8 @@ def _list(request: Request) -> dict[str, Any]:
 def _found(request: Request, asked: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
     answer = api_calls.call(request, incidents.index, query={**asked, "limit": limit})
     return [
-        {**one, "took": _took(one, request.services.clock.now())} for one in answer["incidents"]
+        {**incident, "took": _took(incident, request.services.clock.now())}
+        for incident in answer["incidents"]
     ]
 
 
@@ -622,8 +623,8 @@ def _case(request: Request) -> dict[str, Any]:
         "repaired": [event for event in events({**_NOTHING, **own}, told) if event.lease],
         "orders": possible(case, request.allowed, _domain(request, case)),
         "given": _NOTHING_SAID,
-        "steps_done": sum(bool(one["finished_at"]) for one in case["steps"]),
-        "moves_ended": sum(bool(one["ended_at"]) for one in case["servers"]),
+        "steps_done": sum(bool(step["finished_at"]) for step in case["steps"]),
+        "moves_ended": sum(bool(server["ended_at"]) for server in case["servers"]),
         "paused": _paused(request, case),
         "lengths": LENGTHS,
         "pause_command": switch_pages.pause_command({}),
@@ -668,7 +669,7 @@ def _paused(request: Request, case: Mapping[str, Any]) -> Mapping[str, Any]:
     if not request.allowed("holdfast:pause:list"):
         return {"everywhere": None, "segment": None}
     rows = api_calls.call(request, switches.list_pauses)["pauses"]
-    of = {one["segment_id"] or "": one for one in rows}
+    of = {row["segment_id"] or "": row for row in rows}
     segment = case["segment_id"]
     return {"everywhere": of.get(""), "segment": of.get(segment) if segment else None}
 

@@ -347,7 +347,7 @@ def payload(row: Row) -> dict[str, Any]:
     details = row["details"]
     return {
         **{one: row[one] for one in (*names, "value")},
-        **{one: row[one].isoformat() if row[one] else None for one in dates},
+        **{date: row[date].isoformat() if row[date] else None for date in dates},
         **{one: details.get(one) for one in _OF_DETAILS},
     }
 
@@ -425,7 +425,7 @@ class AlarmStore:
             # earlier muted alarms of the same entity: otherwise the next alarm would inherit
             # their mute
             others = [one["id"] for one in quiet_ones(conn, known, now) if one["id"] != alarm_id]
-            for row in (known, *filter(None, (locked(conn, a.id == one) for one in others))):
+            for row in (known, *filter(None, (locked(conn, a.id == other) for other in others))):
                 quiet = {"silent_until": until, "silent_by": author if until else None}
                 write(conn, row["id"], now, **quiet)
                 if until is None:

@@ -163,9 +163,9 @@ def larger(incident: Incident, others: Sequence[Incident]) -> Incident | None:
         return None
     return next(
         (
-            one
-            for one in others
-            if one.kind == model.HOST and one.is_open and same(one.host, incident.host)
+            other
+            for other in others
+            if other.kind == model.HOST and other.is_open and same(other.host, incident.host)
         ),
         None,
     )

@@ -34,14 +34,14 @@ class Mapper(Generic[T]):
         `renamed` holds the columns of fields with another name.
         """
         known: Any = kind
-        names = [one.name for one in fields(known) if one.init]
+        names = [field.name for field in fields(known) if field.init]
         columns = {name: (renamed or {}).get(name, name) for name in names if name not in without}
         self._columns = {field: name for field, name in columns.items() if name in table.c}
         self.names = tuple(self._columns.values())
         self.columns = tuple(table.c[name] for name in self.names)
         self._kind = kind
         self._get = operator.attrgetter(*self._columns)
-        self._json = [one.name for one in self.columns if isinstance(one.type, sa.JSON)]
+        self._json = [column.name for column in self.columns if isinstance(column.type, sa.JSON)]
         # Positional arguments are faster, and lists have tens of thousands of rows.
         self._leads = names[: len(self._columns)] == list(self._columns)
 

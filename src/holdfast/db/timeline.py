@@ -25,12 +25,12 @@ def write(conn: Connection, now: datetime, incident_id: str, *events: Data) -> N
     """Write events of the incident, in this order."""
     common = {"incident_id": incident_id, "at": now, "actor": audit.whose()["actor"]}
     rows = [
-        {**common, "kind": one.kind, "data": fields(one), "sentence": one.sentence}
-        for one in events
+        {**common, "kind": event.kind, "data": fields(event), "sentence": event.sentence}
+        for event in events
     ]
     conn.execute(_INSERT, rows)
     subject = f"incident:{incident_id}"
-    audit.write_many(conn, now, [(subject, None, one.sentence) for one in events])
+    audit.write_many(conn, now, [(subject, None, event.sentence) for event in events])
 
 
 def events_of(conn: Connection, incident_id: str) -> list[Event]:

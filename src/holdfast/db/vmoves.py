@@ -291,15 +291,15 @@ def _carried_on(conn: Connection, moves: Sequence[ServerMove]) -> list[ServerMov
         query = sa.select(vmoves).where(v.server_id.in_(ids)).order_by(v.id)
         latest |= {row["server_id"]: _move(row) for row in conn.execute(query).mappings()}
     server_moves = []
-    for one in moves:
-        old = latest.get(one.server_id)
+    for move in moves:
+        old = latest.get(move.server_id)
         if old is not None and (
             old.status in (PENDING, ONGOING)
-            or (old.status != SUCCEEDED and same(old.dest_host or "", one.source_host))
+            or (old.status != SUCCEEDED and same(old.dest_host or "", move.source_host))
         ):
-            server_moves.append(replace(one, was=old.was, locked_before=old.locked_before))
+            server_moves.append(replace(move, was=old.was, locked_before=old.locked_before))
         else:
-            server_moves.append(one)
+            server_moves.append(move)
     return server_moves
 
 
@@ -317,7 +317,7 @@ def _next(conn: Connection, now: datetime) -> list[ServerMove]:
     )
     rows = conn.execute(query).mappings().all()
     segments = {row["segment"] or "" for row in rows}
-    paused = {one for one in segments if switches.pauses_for(conn, one, now)}
+    paused = {segment for segment in segments if switches.pauses_for(conn, segment, now)}
     free = [row for row in rows if (row["segment"] or "") not in paused]
     under_way = set(conn.execute(sa.select(v.server_id).where(v.status == ONGOING)).scalars())
     first = {row["server_id"]: _move(row) for row in reversed(free)}

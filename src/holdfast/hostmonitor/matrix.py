@@ -125,7 +125,7 @@ class Matrix:
         return set(rest) == {DOWN} and down_too.action in (RECOVERY, ALERT)
 
     def _alert(self, seen: Health, blind: Collection[str]) -> Answer:
-        for_s = max(self._look(one).for_s for one in completions(seen))
+        for_s = max(self._look(completion).for_s for completion in completions(seen))
         dark = " and ".join(name for name in self.networks if name in blind)
         sentence = f"down on every network that can be seen, {dark} cannot be seen -> alert"
         return Answer(ALERT, for_s, f"{sentence} {after(for_s)}", is_decided=False)
@@ -195,16 +195,16 @@ class Matrix:
 
     def _possible(self, seen: Health) -> Answer:
         """The common answer for all states of the unknown networks, or an undecided answer."""
-        answers = [self._look(one) for one in completions(seen)]
+        answers = [self._look(completion) for completion in completions(seen)]
         unknown = [n for n, state in zip(self.networks, seen, strict=True) if state == UNKNOWN]
         last = max(answers, key=lambda one: one.for_s)
-        actions = {one.action for one in answers}
+        actions = {answer.action for answer in answers}
         if actions == {RECOVERY, ALERT}:
             sentence = f"{_undecided(unknown, answers)} -> alert {after(last.for_s)}"
             return Answer(ALERT, last.for_s, sentence, is_decided=False)
         if len(actions) > 1:
             return Answer(UNDECIDED, 0.0, _undecided(unknown, answers), is_decided=False)
-        if all(one.rule is last.rule for one in answers):
+        if all(answer.rule is last.rule for answer in answers):
             return last
         sentence = f"{last.action}, whatever {' and '.join(unknown)} would be"
         latest = "" if last.action == NONE else f"; at the latest by {last.sentence}"
@@ -273,7 +273,7 @@ def from_plain(plain: Mapping[str, Any]) -> Matrix:
         raise InvalidMatrix("the strategy does not say where it came from: `source` is a text")
     if not isinstance(rules, list) or len(rules) > MOST_RULES:
         raise InvalidMatrix(f"the strategy has no list of up to {MOST_RULES} rules")
-    return Matrix(tuple(networks), tuple(_rule(one, len(networks)) for one in rules), source)
+    return Matrix(tuple(networks), tuple(_rule(rule, len(networks)) for rule in rules), source)
 
 
 def _rule(plain: Any, width: int) -> Rule:

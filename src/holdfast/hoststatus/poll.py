@@ -99,7 +99,7 @@ class NoTally:
 
 def wants(monitor: Monitor, event_type: str) -> bool:
     noun = event_type.partition(".")[0]
-    return any(one in (event_type, f"{noun}.*") for one in monitor.event_types)
+    return any(type_ in (event_type, f"{noun}.*") for type_ in monitor.event_types)
 
 
 def topics(monitors: Iterable[Monitor]) -> list[str]:

@@ -208,7 +208,8 @@ class _OnEnd:
 
     def steps(self) -> Sequence[Step]:
         return tuple(
-            Step(one.name, functools.partial(self._tell, one)) for one in self._enforcement.enders()
+            Step(ender.name, functools.partial(self._tell, ender))
+            for ender in self._enforcement.enders()
         )
 
     def _tell(self, one: Filter, run: Run) -> str:

@@ -318,8 +318,10 @@ class Repairs:
             return "nothing is hurt", self._settings.repair_interval_s
         hosts = ledger.enrolled()
         failed = {host.id for host in hosts if not host.usable}
-        self._hosts.keep_back((one for one in hosts if one.id in failed and one.reservable), hold)
-        self._hosts.let_back((one for one in hosts if one.usable and not one.reservable), hold)
+        self._hosts.keep_back(
+            (host for host in hosts if host.id in failed and host.reservable), hold
+        )
+        self._hosts.let_back((host for host in hosts if host.usable and not host.reservable), hold)
         leases = ledger.leases_on(failed, flagged=True)
         if not leases:
             return "nothing is hurt", self._settings.repair_interval_s

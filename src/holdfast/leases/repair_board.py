@@ -334,7 +334,7 @@ class Board:
             return 0 if others else 1
         if not others:
             room = self._alone(job, host_id) - has
-        elif any(one.need.size is None for one in others):
+        elif any(other.need.size is None for other in others):
             return 0
         else:
             room = self._beside(job, host_id, others) - has
@@ -354,7 +354,7 @@ class Board:
         if any(hold.takes is None for hold in holds):
             return 0
         self._carries[job, host_id] = bool(holds)
-        holds += (_hold(one, one.has[host_id]) for one in others)
+        holds += (_hold(other, other.has[host_id]) for other in others)
         taken, has = peak(_within(holds, need)), capacity(host)
         size = (need.size or {}).items()
         return min((has.get(name, 0) - taken.get(name, 0)) // amount for name, amount in size)

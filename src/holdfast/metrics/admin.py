@@ -232,8 +232,8 @@ class MetricsCommands:
         only(args)
         return {
             "sinks": [
-                {"name": one.name, **(asdict(one.tally) if isinstance(one, SinkWorker) else {})}
-                for one in self._sinks
+                {"name": sink.name, **(asdict(sink.tally) if isinstance(sink, SinkWorker) else {})}
+                for sink in self._sinks
             ]
         }
 

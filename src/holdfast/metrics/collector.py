@@ -591,7 +591,7 @@ def promised(roster: Roster, disk_bytes: Mapping[str, float]) -> Made:
         nothing = 0.0 if not facts.disks else None
         known = facts.disk_bytes
         disks.append(disk_bytes.get(uuid, nothing) if known is None else known)
-    sizes = [one for one in disks if one is not None]
+    sizes = [disk for disk in disks if disk is not None]
     if len(sizes) < len(disks):
         return Made(values, frozenset({"disk_promised_bytes"}))
     return Made(values | {"disk_promised_bytes": sum(sizes)})

@@ -363,12 +363,12 @@ def _lines(kind: str, points: Sequence[_Point], begin: int, end: int) -> Iterabl
     """
     values: dict[str, dict[str, array[float]]] = {}
     known: dict[str, Entity] = {}
-    there = [(one.slot, one.kinds[kind]) for one in points if kind in one.kinds]
+    there = [(point.slot, point.kinds[kind]) for point in points if kind in point.kinds]
     for _, run in groupby(there, key=lambda one: id(one[1].entities)):
         some = list(run)
         places = [slot - begin for slot, _ in some]
         entities = some[0][1].entities
-        known |= {one.id: one for one in entities}
+        known |= {entity.id: entity for entity in entities}
         for name in FIELDS[kind]:
             joined = array("f")
             for _, kept in some:

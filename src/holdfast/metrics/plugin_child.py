@@ -109,14 +109,14 @@ def _class(module: ModuleType, name: str, use: str) -> type:
             raise NotFound(f"{use}: there is no class {name} in it")
         return found
     ours = [
-        one
-        for one in vars(module).values()
-        if inspect.isclass(one)
-        and one.__module__ == module.__name__
-        and any(hasattr(one, callback) for callback in CALLBACKS)
+        var
+        for var in vars(module).values()
+        if inspect.isclass(var)
+        and var.__module__ == module.__name__
+        and any(hasattr(var, callback) for callback in CALLBACKS)
     ]
     if len(ours) != 1:
-        there = ", ".join(one.__name__ for one in ours) or "none"
+        there = ", ".join(our.__name__ for our in ours) or "none"
         raise InvalidInput(f"{use}: of the classes that are plugins ({there}) name one, FILE:Class")
     return ours[0]
 
@@ -158,7 +158,7 @@ def _takes_two(name: str, call: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):  # written in C: call with `d` only
         return False
     places = [one for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    must = [one for one in places if one.default is one.empty]
+    must = [place for place in places if place.default is place.empty]
     several = any(one.kind is one.VAR_POSITIONAL for one in known)
     if len(must) > 2 or not (places or several):
         raise InvalidInput(f"{name} takes d, or d and ctx: write `def {name}(self, d, ctx)`")
@@ -467,7 +467,7 @@ class Child:
 
     def _close(self, *plugins: Plugin | None) -> int:
         """Close plugins; return how many threads and processes they leave behind."""
-        mine = [one for one in plugins if one is not None]
+        mine = [plugin for plugin in plugins if plugin is not None]
         for plugin in mine:
             close = getattr(plugin.made, "close", None)
             if close is not None:

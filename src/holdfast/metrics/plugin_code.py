@@ -46,7 +46,7 @@ def find(use: str) -> Source:
         if not _CLASS.fullmatch(path) or not _CLASS.fullmatch(name):
             raise InvalidInput(f"{use!r} is no plugin: write module:Class")
         return Source(use, module=path, name=name)
-    entries = {one.name: one for one in importlib.metadata.entry_points(group=NAMESPACE)}
+    entries = {point.name: point for point in importlib.metadata.entry_points(group=NAMESPACE)}
     if use not in entries:
         there = ", ".join(sorted(entries)) or "none"
         raise NotFound(
@@ -156,7 +156,7 @@ def plain(node: Node) -> Any:
     if isinstance(node, Map):
         return {key.text: plain(value) for key, value in node.pairs}
     if isinstance(node, List):
-        return [plain(one) for one in node.items]
+        return [plain(item) for item in node.items]
     return value(node.text)
 
 

@@ -119,7 +119,10 @@ class Slot:
 
     def use_code(self, said: Said) -> None:
         """Take the answer of the process after a change of code."""
-        self.number, self.callbacks = int(said["number"]), [str(one) for one in said["callbacks"]]
+        self.number, self.callbacks = (
+            int(said["number"]),
+            [str(callback) for callback in said["callbacks"]],
+        )
         self.config_version, self.can_roll_back = int(said["version"]), bool(said["before"])
 
     def switch_on(self, said: Said) -> None:
@@ -586,7 +589,7 @@ class PluginRunner:
 
     def _count(self, message: dict[str, Any]) -> None:
         number = int(message["turn"])
-        slot = next((one for one in self._slots.values() if one.number == number), None)
+        slot = next((slot for slot in self._slots.values() if slot.number == number), None)
         if slot is None or slot.state != ON:
             return
         if "passed" in message:
@@ -651,7 +654,7 @@ class PluginRunner:
 
     def _most_strikes(self) -> int | None:
         """Return the plugin that was told last to have too many or too busy processes."""
-        struck = [one for one in self._slots.values() if one.strikes and one.state == ON]
+        struck = [slot for slot in self._slots.values() if slot.strikes and slot.state == ON]
         return max(struck, key=lambda one: one.strikes[-1][0]).number if struck else None
 
     def _ended(self, process: PluginProcess) -> None:
@@ -670,7 +673,7 @@ class PluginRunner:
     def _largest(self) -> tuple[int | None, str]:
         """Return the plugin during whose passes the process grew most, the newest of equals."""
         limit = self._limits.memory_bytes // MIB
-        on = [one for one in self._slots.values() if one.state == ON]
+        on = [slot for slot in self._slots.values() if slot.state == ON]
         worst = max(reversed(on), key=lambda one: one.grew_bytes, default=None)
         if worst is None or worst.grew_bytes < LEAST_GROWTH:
             return None, f"the plugins take more than {limit} MiB, but none of them grew"
@@ -690,7 +693,7 @@ class PluginRunner:
             self._count_dropped(self._passing)
         self._passing = self._watched = None
         sent, self._sent = list(self._sent.values()), {}
-        slot = next((one for one in self._slots.values() if one.number == culprit), None)
+        slot = next((slot for slot in self._slots.values() if slot.number == culprit), None)
         again = []
         for request in sent:
             mine = culprit is not None and request.message.get("number") == culprit
@@ -698,7 +701,9 @@ class PluginRunner:
                 request.fail(InvalidInput(f"plugin {request.message['name']}: {why}"))
             elif not request.is_ours:
                 again.append(request)
-        self._requests = deque((*again, *(one for one in self._requests if not one.is_ours)))
+        self._requests = deque(
+            (*again, *(request for request in self._requests if not request.is_ours))
+        )
         if slot is not None and slot.state == ON:
             self._switch_off(slot, why)
         if culprit is None and not expected:

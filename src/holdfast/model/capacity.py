@@ -57,7 +57,7 @@ class Line:
         latest = array("d", accumulate(self._ends, max))
         self._latest = self._ends if latest == self._ends else latest
         takes = [hold[2] for hold in in_order]
-        self._takes = takes if any(one is not None for one in takes) else None
+        self._takes = takes if any(take is not None for take in takes) else None
 
     def __iter__(self) -> Iterator[Hold]:
         for index in range(len(self._starts)):

@@ -132,7 +132,7 @@ class Host:
         """Return the amount available to servers: from Placement inventories when they are
         known."""
         classes, column = AMOUNTS[name]
-        inventories = [self.inventories[one] for one in classes if one in self.inventories]
+        inventories = [self.inventories[class_] for class_ in classes if class_ in self.inventories]
         if not inventories:
             return int(getattr(self, column))
         return max(0, sum(inventory.total - inventory.reserved for inventory in inventories))

@@ -295,9 +295,11 @@ def append_votes(
     `said_at` is the time at which Holdfast first counted the vote. A monitor that was restarted
     adds a vote of its own.
     """
-    last = {str(one["observer"]): _essence(one) for one in entries(kept)}
+    last = {str(entry["observer"]): _essence(entry) for entry in entries(kept)}
     at = now.isoformat()
-    new = [{**one, "said_at": at} for one in votes if last.get(one["observer"]) != _essence(one)]
+    new = [
+        {**vote, "said_at": at} for vote in votes if last.get(vote["observer"]) != _essence(vote)
+    ]
     return append(kept, new, MOST_VOTES)
 
 
@@ -321,10 +323,10 @@ def counted_together(kept: Sequence[Entry] | None) -> Iterator[tuple[str, list[E
 def votes_of(kept: Sequence[Entry] | None) -> list[Entry]:
     """List a vote per monitor: the first vote for recovery, or else the last vote."""
     found: dict[str, Entry] = {}
-    for one in entries(kept):
-        name = str(one["observer"])
+    for entry in entries(kept):
+        name = str(entry["observer"])
         if name not in found or found[name]["vote"] != FOR:
-            found[name] = one
+            found[name] = entry
     return list(found.values())
 
 
@@ -356,17 +358,19 @@ def fenced_at(progress: HostProgress) -> tuple[str, bool] | None:
     The second value says whether that was in the current attempt. None: no device accepted a
     request.
     """
-    earlier = [one.get("fence_requests") for one in reversed(entries(progress.attempts))]
+    earlier = [entry.get("fence_requests") for entry in reversed(entries(progress.attempts))]
     for place, requests in enumerate((progress.fence_requests, *earlier)):
-        for one in reversed(entries(requests)):
-            if one.get("asked") and not one.get("refused"):
-                return str(one["at"]), place == 0
+        for entry in reversed(entries(requests)):
+            if entry.get("asked") and not entry.get("refused"):
+                return str(entry["at"]), place == 0
     return None
 
 
 def last_refusal(progress: HostProgress) -> str:
     """Return the last refusal of the fence device in the current attempt."""
-    refusals = [one["refused"] for one in entries(progress.fence_requests) if "refused" in one]
+    refusals = [
+        entry["refused"] for entry in entries(progress.fence_requests) if "refused" in entry
+    ]
     return str(refusals[-1]) if refusals else ""
 
 
@@ -389,12 +393,12 @@ def append_attempt(
         "tried_again_by": author,
         "steps": [
             {
-                "name": one["name"],
-                "status": one["status"],
-                "at": one["finished_at"].isoformat() if one["finished_at"] else None,
-                "sentence": one["sentence"],
+                "name": step["name"],
+                "status": step["status"],
+                "at": step["finished_at"].isoformat() if step["finished_at"] else None,
+                "sentence": step["sentence"],
             }
-            for one in steps
+            for step in steps
         ],
     }
     kept = plain(old.details)

@@ -259,7 +259,7 @@ def _readers(kind: Any) -> Mapping[str, Callable[[Any], Any]]:
 def _reader(hint: Any) -> Callable[[Any], Any]:
     """Return the function that reads a JSON value for this type."""
     if isinstance(hint, types.UnionType):
-        hint = next(one for one in typing.get_args(hint) if one is not types.NoneType)
+        hint = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
     if hint is datetime:
         return _moment
     if is_dataclass(hint) and isinstance(hint, type):

@@ -156,12 +156,12 @@ def to_plain(lease: Lease) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Any]) -> Lease:
-    reservations = tuple(_reservation(one) for one in plain["reservations"])
+    reservations = tuple(_reservation(reservation) for reservation in plain["reservations"])
     return Lease(**{**_with_times(plain), "reservations": reservations})
 
 
 def _reservation(plain: Mapping[str, Any]) -> Reservation:
-    allocations = tuple(_allocation(one) for one in plain["allocations"])
+    allocations = tuple(_allocation(allocation) for allocation in plain["allocations"])
     return Reservation(**{**_with_times(plain), "allocations": allocations})
 
 

@@ -443,7 +443,7 @@ def in_force(views: Sequence[View]) -> tuple[Matrix | None, list[View]]:
     best: tuple[Matrix | None, list[View]] = (None, list(views))
     for view in sorted(views, key=lambda one: one.observer):
         mine = view.picture.strategy
-        others = [one for one in views if not mine.agrees(one.picture.strategy)]
+        others = [view for view in views if not mine.agrees(view.picture.strategy)]
         if best[0] is None or len(others) < len(best[1]):
             best = mine, others
     return best

@@ -91,6 +91,6 @@ def _promised(tracker: Any) -> Iterator[tuple[str, int]]:
         ("local_gb_used", "disk_promised_bytes", 2**30),
         ("running_vms", "vms_running", 1),
     ):
-        known = [getattr(one, name) for one in nodes if one.obj_attr_is_set(name)]
+        known = [getattr(node, name) for node in nodes if node.obj_attr_is_set(name)]
         if nodes and len(known) == len(nodes):
             yield ours, sum(one or 0 for one in known) * unit

@@ -78,7 +78,7 @@ def _request(spec: Any, chosen: Options) -> Request:
 def _size(flavor: Any) -> tuple[int, ...]:
     """Return the size of the requested flavor, which in a resize is the new flavor."""
     sizes = ("vcpus", "memory_mb", "root_gb")
-    return tuple(getattr(flavor, one) for one in sizes) if all(s in flavor for s in sizes) else ()
+    return tuple(getattr(flavor, size) for size in sizes) if all(s in flavor for s in sizes) else ()
 
 
 def _why_not(host: Any, request: Request, chosen: Options) -> str | None:

@@ -171,9 +171,9 @@ def to_all(hearers: Sequence[Hear]) -> Hear:
 
     def hear(notice: Notice) -> None:
         put_off: HoldfastError | None = None
-        for one in hearers:
+        for hearer in hearers:
             try:
-                one(notice)
+                hearer(notice)
             except HoldfastError as error:
                 if later(error):
                     put_off = error

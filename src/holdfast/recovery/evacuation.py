@@ -258,7 +258,7 @@ class Move:
         for pool in cloud.pools.list():
             if evacuation_plan.is_ours(pool, self._context.freepool):
                 continue  # reservations decide about the hosts of these aggregates
-            if any(same(incident.host, one) for one in pool.hosts):
+            if any(same(incident.host, host) for host in pool.hosts):
                 cloud.pools.add_host(pool.id, target.host)
 
     # the end

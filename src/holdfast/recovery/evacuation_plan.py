@@ -123,7 +123,7 @@ def _rank(
 def _stays(server: Server, settings: Settings, ha_setting: HaSetting) -> str:
     if server.task_state == "deleting":
         return "it is being deleted"
-    if any(fnmatch.fnmatchcase(server.name, one) for one in settings.leave_names):
+    if any(fnmatch.fnmatchcase(server.name, name) for name in settings.leave_names):
         return "[recovery] leave_names says that it is left alone"
     if server.status == "BUILD":
         return "it was being built; its owner makes another one"
@@ -171,12 +171,12 @@ def aim(
         return Aim(host=min(fit, key=lambda host: (load.get(host, 0), host)))
     spares = sorted(
         (
-            one
-            for one in members
-            if (one.reserved or one.uuid in used)
-            and not one.on_maintenance
-            and not same(one.name, move.source_host)
-            and any(same(one.name, host) for host in up)
+            member
+            for member in members
+            if (member.reserved or member.uuid in used)
+            and not member.on_maintenance
+            and not same(member.name, move.source_host)
+            and any(same(member.name, host) for host in up)
         ),
         key=lambda one: (one.uuid not in used, one.name),
     )

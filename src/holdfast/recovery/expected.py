@@ -43,7 +43,7 @@ class ExpectedOnHosts:
         at = self._incidents.now()
         servers = self._cloud.servers.list(host=host)
         listed = {server.id for server in servers}
-        asked = [one for one in dict.fromkeys(also) if one not in listed]
+        asked = [fromkey for fromkey in dict.fromkeys(also) if fromkey not in listed]
         found = [self._shown(one, host) for one in asked]
         # read last: an incident opened during the queries counts
         troubled = self._incidents.open_on(host)

@@ -134,7 +134,7 @@ class HaSettings:
         yield "image", self.images.get(server.image_id, {})
         yield "flavor", server.extra_specs
         # if aggregates contradict each other, the aggregate that keeps the server running wins
-        ours = [one for one in self.pools if any(same(server.host or "", h) for h in one.hosts)]
+        ours = [pool for pool in self.pools if any(same(server.host or "", h) for h in pool.hosts)]
         for pool in sorted(ours, key=lambda one: _read(one.metadata, self.key) is not True):
             yield f"aggregate {pool.name}", pool.metadata
 

@@ -300,7 +300,7 @@ class HostRecovery(Recovery[HostProgress]):
         except NotFound:
             servers = []
         died, settings = self.context.incidents.dead_guests(incident.id), self.context.settings
-        reported = [one for one in servers if one.id in died]
+        reported = [server for server in servers if server.id in died]
         said = guards.read(self.context.guarded_cloud(run), reported, settings.ha_key)
         ran = tuple(evacuation_plan.ran(servers, died, settings, said))
         self.note(run, None, lambda one: replace(one, ran=ran))
@@ -384,7 +384,9 @@ class HostRecovery(Recovery[HostProgress]):
             return "only the servers that are left are started; others on the host are well"
         if incident.host_progress.last_migration is None:
             migrations = context.guarded_cloud(run).moves.migrations(source_host=incident.host)
-            latest = max((int(one.id) for one in migrations if one.id.isdigit()), default=0)
+            latest = max(
+                (int(migration.id) for migration in migrations if migration.id.isdigit()), default=0
+            )
             now = context.incidents.now()
             incident = self.note(
                 run, None, lambda one: replace(one, last_migration=latest, moving_at=now)
@@ -472,11 +474,11 @@ class HostRecovery(Recovery[HostProgress]):
         self.move(run)
         server_moves = {one.server_id: one for one in context.moves.of(incident.id)}
         done = {
-            one.server_id
-            for one in cloud.moves.migrations(source_host=incident.host)
-            if one.status == "done"
+            migration.server_id
+            for migration in cloud.moves.migrations(source_host=incident.host)
+            if migration.status == "done"
         }
-        moved = [one for one in server_moves.values() if one.status == SUCCEEDED]
+        moved = [move for move in server_moves.values() if move.status == SUCCEEDED]
         if unproven := [one.server_name for one in moved if one.server_id not in done]:
             raise NotYet(f"no migration proves that these moved: {', '.join(unproven[:10])}", 2.0)
         self.note(run, None, lambda one: replace(one, verified_at=at))
@@ -504,7 +506,7 @@ class HostRecovery(Recovery[HostProgress]):
 
 def _ways(sources: Sequence[Counted]) -> list[tuple[str, str, str]]:
     """How each source counts, without its last report time, which changes with every heartbeat."""
-    return [(one.source, one.says, one.counted) for one in sources]
+    return [(source.source, source.says, source.counted) for source in sources]
 
 
 def _targets(services: Sequence[Service], host: str, spares: Sequence[str]) -> int:

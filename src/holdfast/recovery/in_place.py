@@ -178,9 +178,9 @@ def resume(work: IncidentWork[HostProgress], run: Run) -> bool:
         return False
     moves = context.moves.leaving(host)
     migrations = cloud.moves.migrations(source_host=host)
-    if any(one.status in UNDER_WAY for one in migrations):
+    if any(migration.status in UNDER_WAY for migration in migrations):
         return False
-    if any(one.started_at is not None and one.after_migration >= 0 for one in moves):
+    if any(move.started_at is not None and move.after_migration >= 0 for move in moves):
         return False  # Nova did not answer the last evacuation
     said = f"{host} has power and reports to Nova again: its servers start in place"
     change = Change(None, said, _kept(returned(context, cloud, host)))
@@ -356,7 +356,7 @@ def _rule(context: RecoveryContext, incident: Incident) -> str:
         return "never"
     member = context.incidents.member(incident.host)
     names = (member.segment.name, member.segment.uuid) if member is not None else ()
-    return next((rules[one] for one in names if one in rules), rules.get("*", "never"))
+    return next((rules[name] for name in names if name in rules), rules.get("*", "never"))
 
 
 # a server

@@ -168,7 +168,7 @@ def _unheard_since(
     if not reports:
         return ""
     first = min(reports, key=lambda one: one.received_at)
-    withdrawn = max(one.withdrawn_at or now for one in reports)
+    withdrawn = max(report.withdrawn_at or now for report in reports)
     for sign in signs:
         if not sign.tells_reboot or sign.at is None or now > withdrawn + REBOOT_BEFORE:
             continue

@@ -108,7 +108,7 @@ class MovePostponed:
 
 
 Data = Opened | AlarmEvidence | StatusChanged | ConfirmedOff | MoveEnded | MovePostponed
-_KINDS: Mapping[str, type[Data]] = {one.kind: one for one in Data.__args__}
+_KINDS: Mapping[str, type[Data]] = {arg.kind: arg for arg in Data.__args__}
 #: The kinds of events, in the API too.
 KINDS = tuple(_KINDS)
 

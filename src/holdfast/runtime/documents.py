@@ -402,7 +402,7 @@ def plain(node: Node | None) -> Any:
     if isinstance(node, Scalar):
         return node.text
     if isinstance(node, List):
-        return [plain(one) for one in node.items]
+        return [plain(item) for item in node.items]
     return {key.text: plain(value) for key, value in node.pairs} if node else {}
 
 
@@ -420,7 +420,7 @@ def shown(node: Node) -> str:
         return quoted(node.text) if node.text else "nothing"
     if isinstance(node, Map):
         return "a map"
-    words = [one.text for one in node.items if isinstance(one, Scalar)]
+    words = [item.text for item in node.items if isinstance(item, Scalar)]
     return quoted(f"[{', '.join(words)}]") if len(words) == len(node.items) else "a list"
 
 

@@ -478,7 +478,7 @@ def _failure(exchange: _Exchange, error: Exception) -> HttpError:
 def _innermost(error: BaseException) -> BaseException:
     """Return the first error, without the errors that urllib3 puts around it."""
     while True:
-        nested = next((one for one in error.args if isinstance(one, Exception)), error.__cause__)
+        nested = next((arg for arg in error.args if isinstance(arg, Exception)), error.__cause__)
         if nested is None:
             return error
         error = nested

@@ -186,7 +186,7 @@ def guest_counts(request: Request) -> Mapping[str, int]:
         said = {row["host"]: row["details"].get("guests") for row in rows if is_fresh(row, now)}
         return {host: count for host, count in said.items() if count is not None}
     world: Mapping[str, Any] = request.services.sim().world()
-    return {normalise(one["name"]): one["servers"] for one in world["hosts"]}
+    return {normalise(host["name"]): host["servers"] for host in world["hosts"]}
 
 
 def _view(
@@ -239,8 +239,8 @@ def show_expected(request: Request) -> Response:
     host = max(host, tokens.own_host(request.caller) or "", key=len)
     expectation = request.services.manager.expected(request.caller, host, _ids(request))
     servers = [
-        {"id": one.uuid, "name": one.name, "state": one.state, "why": one.why}
-        for one in expectation.servers
+        {"id": server.uuid, "name": server.name, "state": server.state, "why": server.why}
+        for server in expectation.servers
     ]
     shown = {"host": expectation.host, "at": expectation.at.isoformat(), "servers": servers}
     return Response({"expected": shown})

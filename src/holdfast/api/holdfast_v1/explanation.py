@@ -57,7 +57,9 @@ def view(told: Story) -> dict[str, Any]:
     return {
         "incident_id": told.incident_id,
         "title": told.title,
-        "parts": [{"heading": one.heading, "sentences": list(one.sentences)} for one in told.parts],
+        "parts": [
+            {"heading": part.heading, "sentences": list(part.sentences)} for part in told.parts
+        ],
         "text": text(told),
     }
 
@@ -107,7 +109,7 @@ def _seen(case: Case) -> Iterator[str]:
     yield f"{opened}: the incident was opened, about {_what(case)}{where}."
     if incident.kind == model.ALARM:
         events = [one for one in case.timeline if isinstance(one.data, AlarmEvidence)]
-        yield from (f"{_time(one.at, incident)}: {_end(one.sentence)}" for one in events)
+        yield from (f"{_time(event.at, incident)}: {_end(event.sentence)}" for event in events)
     known = incident.host_progress
     yield from fence_lines(known, incident)
     yield from _proof(known, incident)
@@ -225,8 +227,8 @@ def _proof(known: HostProgress, incident: model.Incident) -> Iterator[str]:
 
 def _sources(known: HostProgress, incident: model.Incident) -> Iterator[str]:
     """Yield a sentence per source of reports and signs of life, with how the source counted."""
-    for one in known.sources:
-        yield f"{_time(one.at, incident)}: {one.source} {one.says}; {_end(one.counted)}"
+    for source in known.sources:
+        yield f"{_time(source.at, incident)}: {source.source} {source.says}; {_end(source.counted)}"
 
 
 # What was decided

@@ -235,7 +235,7 @@ def _sight(sight: Sight) -> dict[str, Any]:
 
 def show_matrix(request: Request) -> Response:
     now, views = request.services.store.monitors.views()
-    return Response({"matrix": shown([one for one in views if one.is_fresh(now)])})
+    return Response({"matrix": shown([view for view in views if view.is_fresh(now)])})
 
 
 def shown(views: Sequence[View]) -> dict[str, Any]:
@@ -261,7 +261,8 @@ def shown(views: Sequence[View]) -> dict[str, Any]:
         "rows": rows,
         "undecided": [_in_a_row(strategy, key, names) for key, names in sorted(groups.items())],
         "differing": [
-            {"observer": one.observer, "source": one.picture.strategy.source} for one in others
+            {"observer": other.observer, "source": other.picture.strategy.source}
+            for other in others
         ],
         "blind": votes.blind(views, strategy.networks),
     }

@@ -126,7 +126,7 @@ def _view(
             "hosts": [_servers(preview) for preview in previews],
         },
         "racks": [_left(one) for one in what_if.left(hosts, after, what_if.RACK)],
-        "segments": [_left(one) for one in _segments(request, hosts, after)],
+        "segments": [_left(segment) for segment in _segments(request, hosts, after)],
     }
 
 

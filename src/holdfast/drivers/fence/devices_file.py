@@ -231,17 +231,17 @@ class DeviceFile:
 
     def find(self, host: str) -> Device:
         """Return the device of a host: by name, else by the first matching pattern; NotFound."""
-        named = [one for one in self.devices if not one.many]
+        named = [device for device in self.devices if not device.many]
         exact = [one for one in named if one.hosts == host]
         devices = exact or [one for one in named if one.covers(host)]
         if len(devices) > 1:
-            names = ", ".join(one.hosts for one in devices)
+            names = ", ".join(device.hosts for device in devices)
             raise DriverError(
                 PORT,
                 f"{host} could be any of {names}: give it a device under its own name",
                 retryable=False,
             )
-        for device in (*devices, *(one for one in self.devices if one.many)):
+        for device in (*devices, *(device for device in self.devices if device.many)):
             if device.covers(host):
                 return device
         raise NotFound(

@@ -137,9 +137,9 @@ def _by_name(device: Device, collection: Any) -> Any:
         if path.rstrip("/").rpartition("/")[2] == device.system:
             return collection.get_member(path)
     named = [
-        one
-        for one in collection.get_members()
-        if device.system.lower() in {str(one.uuid).lower(), str(one.name).lower()}
+        member
+        for member in collection.get_members()
+        if device.system.lower() in {str(member.uuid).lower(), str(member.name).lower()}
     ]
     if len(named) != 1:
         raise DriverError(

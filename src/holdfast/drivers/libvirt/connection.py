@@ -157,7 +157,7 @@ class Lines:
 
     def _free(self, what: str) -> Line:
         with self._lock:
-            alive = [one for one in self._lines if one.busy or one.connection.isAlive()]
+            alive = [line for line in self._lines if line.busy or line.connection.isAlive()]
             self._lines = alive
             for line in alive:
                 if not line.busy:

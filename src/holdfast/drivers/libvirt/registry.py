@@ -593,7 +593,7 @@ def _everything(conn: Any) -> tuple[dict[str, Any], list[Seen]]:
         "hypervisor_version": conn.getLibVersion(),  # QEMU's version takes a new daemon seconds
         "cpu_info": json.dumps({"arch": info[0]}),
     }
-    found = (lookup(conn, one.UUIDString()) for one in conn.listAllDomains())
+    found = (lookup(conn, listAllDomain.UUIDString()) for listAllDomain in conn.listAllDomains())
     return size, [seen for seen in found if seen is not None]
 
 

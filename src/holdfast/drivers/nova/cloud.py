@@ -48,7 +48,7 @@ class NovaHosts:
     def list(self) -> Sequence[CloudHost]:
         with self._edge.call("hosts.list") as cloud:
             zones = {service["host"]: service["zone"] for service in services(cloud)}
-            cloud_hosts = [_host(one, zones) for one in hypervisors(cloud)]
+            cloud_hosts = [_host(hypervisor, zones) for hypervisor in hypervisors(cloud)]
         return sorted(cloud_hosts, key=lambda host: host.service_host)
 
     def find(self, name: str) -> CloudHost:
@@ -139,7 +139,7 @@ def _volume(body: Mapping[str, Any]) -> Volume:
         name=body["name"] or "",
         project_id=body["os-vol-tenant-attr:tenant_id"],
         size_gb=body["size"],
-        server_ids=tuple(sorted(one["server_id"] for one in body["attachments"])),
+        server_ids=tuple(sorted(attachment["server_id"] for attachment in body["attachments"])),
         status=body["status"],
     )
 
@@ -203,9 +203,9 @@ def _own(cloud: Connection, wanted: Mapping[str, str]) -> Mapping[str, Any] | No
     if not wanted["description"]:
         return None
     asked = {key: wanted[key] for key in ("floating_network_id", "floating_ip_address")}
-    for one in _pages(cloud, _PATH, "floatingips", asked):
-        if all(one[key] == wanted[key] for key in ("project_id", "description")):
-            return one
+    for page in _pages(cloud, _PATH, "floatingips", asked):
+        if all(page[key] == wanted[key] for key in ("project_id", "description")):
+            return page
     return None
 
 

@@ -212,7 +212,7 @@ def _show(cloud: Any, pool_id: str) -> Pool:
 def _all(cloud: Any) -> list[Pool]:
     """List all pools; Nova's list has no pages and no filter."""
     body = answer(cloud.compute.get("/os-aggregates", microversion=BASE))
-    return [_pool(one) for one in body["aggregates"]]
+    return [_pool(aggregate) for aggregate in body["aggregates"]]
 
 
 def _pool(one: Mapping[str, Any]) -> Pool:

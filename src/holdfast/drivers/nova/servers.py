@@ -125,7 +125,7 @@ class NovaServers:
         """
         with self._edge.call("servers.snapshot", server_id) as cloud:
             owner = show(cloud, server_id).project_id
-            made = [one["id"] for one in _images(cloud, server_id, name) if not _handed(one)]
+            made = [image["id"] for image in _images(cloud, server_id, name) if not _handed(image)]
             image_id = str(made[0]) if made else _new_image(cloud, server_id, name)
             _hand_over(cloud, image_id, owner)
             return image_id
@@ -133,7 +133,7 @@ class NovaServers:
     def images(self, server_id: str, name: str) -> Sequence[str]:
         """List the images of this name that the server's project owns."""
         with self._edge.call("servers.images", server_id) as cloud:
-            return [one["id"] for one in _images(cloud, server_id, name) if _handed(one)]
+            return [image["id"] for image in _images(cloud, server_id, name) if _handed(image)]
 
     def image_properties(self, image_ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         found = {}
@@ -393,7 +393,7 @@ def _stays(cloud: Any, server: Server, wish: str | None) -> str | None:
         return f"it is {server.task_state or server.status}"
     if wish == server.host:
         return f"it is on {wish} already"
-    if any(one["state"] != "up" for one in services(cloud, server.host)):
+    if any(service["state"] != "up" for service in services(cloud, server.host)):
         return f"the compute service of {server.host} is down; evacuate it"
     return None
 

@@ -109,7 +109,7 @@ def _pages(
         body = answer(
             cloud.compute.get(_PATH, params=asked, microversion=GROUPS_VERSION, auth=auth)
         )
-        groups = [_group(one) for one in body["server_groups"]]
+        groups = [_group(group) for group in body["server_groups"]]
         if not groups:
             return
         yield from (group for group in groups if group.id not in seen)
@@ -262,7 +262,7 @@ def _tree(cloud: Connection, node: str) -> dict[str, Mapping[str, Any]]:
     """Return the provider with this uuid and all providers below, by uuid."""
     asked = {"in_tree": node}
     body = answer(cloud.placement.get("/resource_providers", params=asked, microversion=VERSION))
-    return {one["uuid"]: one for one in body["resource_providers"]}
+    return {provider["uuid"]: provider for provider in body["resource_providers"]}
 
 
 def _child(

@@ -78,7 +78,7 @@ def alerts(alarm: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
             "startsAt": begun.isoformat(),
             "endsAt": end.isoformat(),
         }
-        for severity, end in ((alarm["severity"], ends), *((one, over) for one in others))
+        for severity, end in ((alarm["severity"], ends), *((other, over) for other in others))
     ]
 
 

@@ -43,16 +43,16 @@ def hour(world: Mapping[str, Any], host: str, begin: int, end: int) -> Hour:
     begin = max(begin, _slot(found["restarted_at"]), end - history.POINTS)
     if begin >= end:
         return history.NOTHING
-    servers = [one for one in _servers(world) if found["name"] in one["running_on"]]
+    servers = [server for server in _servers(world) if found["name"] in server["running_on"]]
     lines = [_host(found, servers, begin, end)]
     for make in (_guest, _disk, _nic):
-        lines += [make(one, begin, end) for one in servers]
+        lines += [make(server, begin, end) for server in servers]
     return Hour(begin, end - begin, tuple(lines[: history.MOST_LINES]), simulated=True)
 
 
 def _servers(world: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the servers with the slot of their creation; 0 for servers of the initial world."""
-    made = [_slot(one["created_at"]) for one in world["servers"]]
+    made = [_slot(server["created_at"]) for server in world["servers"]]
     first = min(made, default=0) + WITH_IT
     return [
         {**one, "since": since if since > first else 0}
@@ -62,7 +62,7 @@ def _servers(world: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _host(host: Mapping[str, Any], servers: Sequence[Any], begin: int, end: int) -> Line:
     def row(slot: int) -> _Row:
-        there = [one for one in servers if slot >= one["since"]]
+        there = [server for server in servers if slot >= server["since"]]
         cores = sum(_util(one["id"], slot) * one["vcpus"] for one in there)
         used_mb = sum(_used(one["id"], slot) * one["memory_mb"] for one in there)
         util = min(1.0, 0.02 + 0.02 * _wave(host["name"], "cpu", slot) + cores / host["vcpus"])

@@ -145,7 +145,7 @@ def choose(wish: Wish, addresses: Sequence[FloatingIp], busy: set[str]) -> list[
     """Choose required addresses first, then held ones, then by order; or NotEnoughAddresses."""
     spec = wish.spec
     kept = {allocation.thing for allocation in wish.kept}
-    free = [one for one in addresses if one.thing not in busy]
+    free = [address for address in addresses if address.thing not in busy]
     lost = kept - {one.thing for one in free}
     if wish.is_active and lost:
         raise NotEnoughAddresses(
