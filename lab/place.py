@@ -144,7 +144,7 @@ def choose_ports(names: Sequence[str], taken: Set[int]) -> dict[str, int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens there."""
+    """Whether no program listens there."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -429,10 +429,10 @@ def test_a_path_is_another_than_the_same_name_elsewhere(daemon: Service) -> None
 def test_a_socket_answers_if_somebody_listens(tmp_path: Path) -> None:
     path, linux = tmp_path / "s", LinuxProcesses()
     service = Service("x", socket=str(path))
-    assert linux.runs(service) == f"nobody answers at {path}: No such file or directory"
+    assert linux.runs(service) == f"no answer at {path}: No such file or directory"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
-        assert linux.runs(service) == f"nobody answers at {path}: Connection refused"
+        assert linux.runs(service) == f"no answer at {path}: Connection refused"
         server.listen(1)
         assert linux.runs(service) == ""
         assert (

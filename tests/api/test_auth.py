@@ -449,7 +449,7 @@ def test_an_unscoped_token_is_a_403(strict: House) -> None:
 
 @pytest.mark.parametrize("path", [LEASES, f"{OWN}/operations"])
 def test_an_unreachable_keystone_is_a_503_in_the_contracts_shape(build: Build, path: str) -> None:
-    house = build(keystone_config(1))  # nobody listens there
+    house = build(keystone_config(1))  # no program listens there
     answer = house.call("GET", path, headers={"X-Auth-Token": "good"})
     assert answer.status_code == 503
     assert "Retry-After" in answer.headers

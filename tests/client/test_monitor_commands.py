@@ -403,7 +403,7 @@ def test_nobody_who_votes_and_nobody_who_sees_are_said_too() -> None:
     found = health("undecided", votes={"for": []}, networks={"storage": seen})
     lines = list(explained(found))
     assert lines[1] == "  storage  ◌ unknown, no monitor says more"
-    assert lines[3].startswith("votes: nobody; it takes 1")
+    assert lines[3].startswith("votes: no monitor; it takes 1")
 
 
 def test_a_terminal_without_dots_gets_signs(monkeypatch: pytest.MonkeyPatch) -> None:

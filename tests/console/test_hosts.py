@@ -122,10 +122,10 @@ def test_what_would_follow_is_told_and_nothing_is_done(browser: Browser, build: 
         expect(result).to_contain_text("1 reservation moves")
         expect(result).to_contain_text("3 hosts left to reserve, 2 of them free now")
         page.get_by_label("rack-a").check()
-        page.get_by_role("button", name="What follows?").press("Enter")
+        page.get_by_role("button", name="Show the plan").press("Enter")
         expect(result).to_contain_text("1 breaks: it misses something")
         expect(result).to_contain_text("4 → 0")
-        expect(result).to_contain_text("held until somebody approves")
+        expect(result).to_contain_text("held until an operator approves")
         assert "rack=rack-a" in page.url
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
@@ -144,4 +144,4 @@ def test_what_the_planner_does_not_take_is_said(
     monkeypatch.setattr(what_if, "MOST_FAILED", 3)
     text = site.call("GET", "/console/what-if?rack=rack-a&fail=cmp-1").text
     assert "The planner takes 3 hosts at once: 1 host, from cmp-4 to cmp-4, is thought" in text
-    assert "thought alive" not in site.call("GET", "/console/what-if?fail=cmp-1").text
+    assert "treated as healthy" not in site.call("GET", "/console/what-if?fail=cmp-1").text

@@ -43,10 +43,10 @@ def test_a_new_user_fails_a_host_and_sees_the_repair(browser: Browser, tmp_path:
 
 def break_it(page: Page) -> str:
     page.goto("/")
-    expect(page.get_by_role("heading", name="Break something")).to_be_visible()
+    expect(page.get_by_role("heading", name="Inject a failure")).to_be_visible()
     check_for_everybody(page)
-    button = page.get_by_role("button", name="Take the power of")
-    victim = button.inner_text().removeprefix("Take the power of ")
+    button = page.get_by_role("button", name="Cut the power of")
+    victim = button.inner_text().removeprefix("Cut the power of ")
     expect(tile(page, victim)).to_contain_text("nightly-tests")
     expect(tile(page, victim)).to_contain_text("up")
     button.focus()

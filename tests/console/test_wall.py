@@ -277,7 +277,7 @@ def test_a_member_sees_the_hosts_of_their_own_reservations_and_nothing_else(
     member, other, admin = (Person(site, name) for name in ("member", "other", "admin"))
     text = member.get("/").text
     assert "Your hosts" in text and "ours" in text and "cmp-1" in text
-    for hidden in ("theirs", "cmp-2", "rack-a", "Break something", "/console/hosts/"):
+    for hidden in ("theirs", "cmp-2", "rack-a", "Inject a failure", "/console/hosts/"):
         assert hidden not in text
     assert "cmp-2" in other.get("/").text and "cmp-1" not in other.get("/").text
     pieces = member.get("/console/wall/tiles?since=").json()["pieces"]
@@ -287,7 +287,7 @@ def test_a_member_sees_the_hosts_of_their_own_reservations_and_nothing_else(
     assert refused.status_code == 403 and 'href="/console/login"' in refused.text
     broken = member.post("/console/sim", {"host": "cmp-1", "deed": "fail"})
     assert broken.status_code == 403
-    assert "theirs" in admin.get("/").text and "Break something" in admin.get("/").text
+    assert "theirs" in admin.get("/").text and "Inject a failure" in admin.get("/").text
 
 
 def tile(page: Page, name: str) -> str:
@@ -389,7 +389,7 @@ def test_the_wall_is_accessible_on_any_screen(browser: Browser, build: Build) ->
     with opened(browser, site.url, java_script_enabled=False) as page:
         page.goto("/")
         expect(page.locator(".tile")).to_have_count(4)
-        page.get_by_role("button", name="Take the power of").click()
+        page.get_by_role("button", name="Cut the power of").click()
         expect(page.locator("#story-steps")).to_contain_text("cmp-1 has no power")
 
 

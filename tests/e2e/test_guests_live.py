@@ -220,7 +220,7 @@ def test_what_is_simulated_says_why_nothing_would_be_told(town: Town, agent: Pro
     name = name_of(town, town.guests()[2])
     line = '{"kind": "lifecycle", "detail": "stopped", "reason": "shutdown"}'
     ran = ask(town, "simulate", line, "--guest", name)
-    assert f"nothing would be told of {name}: stopped shutdown is ignored" in ran.stderr
+    assert f"no report would follow about {name}: stopped shutdown is ignored" in ran.stderr
     ran = ask(town, "simulate", "-", "--guest", name, said=f"{line}\n\n{line}\n")
     assert ran.returncode == 0
     for words, why in (

@@ -143,7 +143,11 @@ def test_a_monitor_that_is_cut_off_reports_nobody(house: House) -> None:
             for network, seconds in zip(reversed(NETWORKS), (QUIET_S, 4.0, 4.0), strict=True):
                 house.site.cut("k1", network)
                 house.quiet(now(), seconds)
-            soon(lambda: "we are cut off from everybody" in first.program.log.read_text())
+            soon(
+                lambda: (
+                    "this monitor sees no member of any network" in first.program.log.read_text()
+                )
+            )
         soon(first.sees)
         for way in ("in", "out"):
             with nobody_is_reported(house):

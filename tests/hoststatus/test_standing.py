@@ -141,7 +141,7 @@ def test_time_in_which_nobody_looked_does_not_count_as_healthy() -> None:
         gone = judge(gone, saw(seconds, UP), rules, at(seconds))
     back = judge(gone, saw(1000, UP), rules, at(1000))
     assert (back.state, back.well_since) == (RETURNING, at(1000))
-    assert back.why == "looks well since 12:16:40 UTC; before that nobody looked for a while"
+    assert back.why == "looks well since 12:16:40 UTC; before that there was no poll for a while"
     story = back
     for seconds in range(1010, 1300, 10):
         story = judge(story, saw(seconds, UP), rules, at(seconds))

@@ -335,9 +335,7 @@ def test_a_type_that_says_nothing_of_its_needs_plans_for_itself(ledger: Ledger) 
     kinds: dict[str, Resource] = {"acme:host": Own()}
     plan = plan_repair(world.hurts, world.stock(), kinds, ledger, NOW)
     assert [[a.host_id for a in one.found] for one in plan.mended] == [[1], [2], []]
-    assert plan.mended[2].short == (
-        "nobody here knows the resource type acme:gone: install what brings it"
-    )
+    assert plan.mended[2].short == ("the resource type acme:gone is unknown: install its plugin")
 
 
 def test_what_would_happen_is_asked_with_a_stock_that_has_less(ledger: Ledger) -> None:

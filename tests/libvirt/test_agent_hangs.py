@@ -177,7 +177,7 @@ def test_a_libvirtd_that_ends_is_restarted_and_its_guests_are_seen_again(
     eventually(lambda: site.said(lives) == ["failed stopped failed"])
     time.sleep(1)
     log = site.agents[HOST].log.read_text()
-    assert "libvirtd does not run (nobody answers at" in log
+    assert "libvirtd does not run (no answer at" in log
     assert "restart 1/3" in log
     assert "restart 2/3" not in log
     assert "never-was" not in log

@@ -306,7 +306,7 @@ def test_what_is_no_length_of_time_is_named(written: str) -> None:
     assert first.startswith("line 1: ") and second.startswith("line 3: ")
     assert first.endswith("is no length of time: write 500ms, 3s, 2m, 1h or 0")
     assert problems("for: 25h\nrules: []\notherwise: alert") == [
-        "line 1: '25h' is longer than a day: nobody would be helped"
+        "line 1: '25h' is longer than a day"
     ]
 
 

@@ -34,7 +34,7 @@ def test_a_guest_that_was_started_by_hand_while_recovery_was_paused_is_left_alon
     (incident,) = incidents(house)
     assert incident.status == "ignored"
     assert incident.sentence.startswith("it runs again since 20")
-    assert incident.sentence.endswith("says agent@cmp-1: nobody needs to do anything")
+    assert incident.sentence.endswith("says agent@cmp-1: no action is needed")
     house.m.store.switches.resume("", "ann")
     house.run(minutes=10)
     assert not house.effects("servers.stop")
@@ -273,7 +273,7 @@ def test_a_cloud_that_sees_a_dead_guest_run_is_believed_and_of_one_that_hangs_is
     house.run(seconds=20)
     (incident,) = incidents(house)
     if how == "stopped":
-        said = "the cloud sees it run on cmp-1: nobody needs to do anything"
+        said = "the cloud sees it run on cmp-1: no action is needed"
         assert (incident.status, incident.sentence) == ("ignored", said)
         assert not house.effects("servers.stop")
     else:

@@ -138,7 +138,7 @@ def test_servers_of_a_reservation_wait_for_a_host_of_it() -> None:
     rack = [reserved(number, BLUE) for number in (1, 2, 3)] + [host(4), host(5), host(6)]
     rack += [reserved(9, rack="b")]
     waits = fate(known(rack), "cmp-1", "cmp-2", "cmp-3", replacements={"l-1": ["cmp-9"]})
-    assert waits.why == "its lease blue gets no other host before somebody approves"
+    assert waits.why == "its lease blue gets no other host before an operator approves"
 
 
 def test_servers_are_summed_up_and_those_that_nobody_counted_are_told() -> None:

@@ -184,7 +184,10 @@ class AdminSocket:
             self._place = _Place(self._path)
         except HoldfastError as error:
             if error.message != self._complained:
-                LOG.error("nobody can ask us, all else goes on: %s", error.message)
+                LOG.error(
+                    "the admin socket does not work, the agent goes on without it: %s",
+                    error.message,
+                )
             self._complained = error.message
             return False
         if self._complained:

@@ -96,9 +96,9 @@ def _listens(path: str) -> str:
         try:
             way.connect(path)
         except TimeoutError:
-            return f"nobody answers at {path} within {SOCKET_S:g} s"
+            return f"no answer at {path} within {SOCKET_S:g} s"
         except OSError as error:
-            return f"nobody answers at {path}: {error.strerror or error}"
+            return f"no answer at {path}: {error.strerror or error}"
     return ""
 
 

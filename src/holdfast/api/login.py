@@ -171,7 +171,7 @@ class NoLogin:
         return self._identify(req)
 
     def enter(self, form: Mapping[str, str], address: str) -> Entered:
-        raise InvalidInput("nobody has to log in here: auth_strategy is noauth")
+        raise InvalidInput("this service has no login: auth_strategy is noauth")
 
     def leave(self, cookie: str) -> None:
         """Do nothing: noauth has no sessions."""

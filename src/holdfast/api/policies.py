@@ -240,7 +240,7 @@ RULES = [
     _rule(
         "holdfast:agent:samples",
         AGENT,
-        "Send the numbers of a host that somebody looks at; agents, of their own",
+        "Send live metrics of a host; agents, of their own host",
         "PUT /holdfast/v1/agents/{host}/samples",
     ),
     _rule(

@@ -31,7 +31,7 @@ class List(ListObjects):
         arg("--project", metavar="ID", help="of this project's servers; for administrators"),
         arg("--state", choices=STATES, help="only in this state"),
         arg("--all", action="store_true", help="also those that are over"),
-        arg("--limit", type=int, metavar="N", help="so many at most; default: 100"),
+        arg("--limit", type=int, metavar="N", help="maximum number of rows; default: 100"),
     )
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:

@@ -101,7 +101,7 @@ class Switch(Base):
             type=float,
             default=60.0,
             metavar="S",
-            help="so long the device may take until it reads so (default 60)",
+            help="seconds until the device must read the new state (default 60)",
         ),
     )
 

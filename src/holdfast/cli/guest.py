@@ -112,7 +112,7 @@ def why_nothing(said: Said) -> Iterator[str]:
     if not said["judged"]:
         yield "nothing would be told"
     for one in said["judged"]:
-        yield f"nothing would be told of {one['guest']}: {_why_not(one)}"
+        yield f"no report would follow about {one['guest']}: {_why_not(one)}"
 
 
 def _why_not(judged: Said) -> str:
@@ -284,7 +284,13 @@ class Watch(Asking):
   holdfast guest watch --json > monday.jsonl"""
     arguments = (
         *Asking.arguments,
-        arg("--for", dest="seconds", type=_seconds, metavar="SECONDS", help="end after so long"),
+        arg(
+            "--for",
+            dest="seconds",
+            type=_seconds,
+            metavar="SECONDS",
+            help="end after this many seconds",
+        ),
         arg("--guest", metavar="NAME|UUID", help="of this guest alone"),
         arg("--json", action="store_true", help="a recording, as lines of JSON"),
     )

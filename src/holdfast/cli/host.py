@@ -323,7 +323,9 @@ def votes_line(votes: Mapping[str, Any]) -> str:
         for side, word in sides
         if votes[side]
     ]
-    return f"{', '.join(said) or 'nobody'}; it takes {votes['needed']}, and more than are against"
+    return (
+        f"{', '.join(said) or 'no monitor'}; it takes {votes['needed']}, and more than are against"
+    )
 
 
 def status_line(status: Mapping[str, Any]) -> str:

@@ -399,7 +399,7 @@ class Top(Asking):
     arguments = (
         *Asking.arguments,
         arg("--sort", choices=(*NUMBERS, *WORDS), default="cpu", help="default: cpu"),
-        arg("--limit", type=_count, default=0, metavar="N", help="show so many at most"),
+        arg("--limit", type=_count, default=0, metavar="N", help="maximum number of guests"),
         arg("--once", action="store_true", help="show it once; so it is if this is no terminal"),
         arg(
             *("-f", "--format"),

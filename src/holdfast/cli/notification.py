@@ -48,7 +48,12 @@ class Listen(Base):
   holdfast notification listen --seconds 60 --json"""
     arguments = (
         CONFIG,
-        arg("--seconds", type=float, metavar="N", help="end after so long (default: never)"),
+        arg(
+            "--seconds",
+            type=float,
+            metavar="N",
+            help="end after this many seconds (default: never)",
+        ),
         arg(
             "--json", action="store_true", help="a JSON object per line, with Nova's whole payload"
         ),
@@ -124,7 +129,13 @@ class Parked(ListCommand):
   holdfast notification parked --long -f json"""
     arguments = (
         CONFIG,
-        arg("--most", type=int, default=20, metavar="N", help="so many at most (default 20)"),
+        arg(
+            "--most",
+            type=int,
+            default=20,
+            metavar="N",
+            help="maximum number of messages (default 20)",
+        ),
         arg("--long", action="store_true", help="with the messages themselves"),
     )
 

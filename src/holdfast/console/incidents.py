@@ -114,7 +114,7 @@ def _approval(domain: str) -> Order:
     where = f"in {domain}" if domain else "everywhere"
     said = f"So much did fail {where}: what is held for that {where} goes on, for an hour."
     if not domain:
-        said += " It counts for every rack, because nobody knows which one this host is in."
+        said += " It counts for every rack, because the rack of this host is unknown."
     command = switch_pages.approve_command({"domain": domain})
     sure = f"Let recovery go on {where}, however many hosts are down there, for an hour?"
     label = f"Approve: so much did fail {where}"

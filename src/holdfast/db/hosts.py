@@ -209,7 +209,7 @@ class HostStore:
             if conn.execute(open_).first() is not None:
                 raise Conflict(
                     f"host {host.hypervisor_hostname} is enrolled already, failed and is coming"
-                    f" back: holdfast operation show host_return/{host.uuid}"
+                    f" back: holdfast operation list"
                 )
             values = {
                 **columns(host),

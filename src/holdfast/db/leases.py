@@ -545,12 +545,12 @@ def _no_twins(what: str) -> Iterator[None]:
     try:
         yield
     except sa.exc.IntegrityError as error:
-        raise StaleWrite(f"{what} was written by somebody else meanwhile") from error
+        raise StaleWrite(f"{what} was changed by another request meanwhile") from error
 
 
 def _update_lease(conn: Connection, old: Lease, new: Lease, now: datetime) -> None:
     if conn.execute(_UPDATE, _bound(old, new, now)).rowcount != 1:
-        raise StaleWrite(f"lease {old.id} was changed by somebody else meanwhile")
+        raise StaleWrite(f"lease {old.id} was changed by another request meanwhile")
 
 
 def _bound(old: Lease, new: Lease, now: datetime) -> dict[str, Any]:
@@ -569,7 +569,7 @@ def _take_leases(conn: Connection, olds: Sequence[Lease]) -> None:
         now |= {row.id: row.version for row in conn.execute(query.where(leases.c.id.in_(ids)))}
     changed = sorted(old.id for old in olds if now.get(old.id) != old.version)
     if changed:
-        raise StaleWrite(f"changed by somebody else meanwhile: leases {', '.join(changed)}")
+        raise StaleWrite(f"changed by another request meanwhile: leases {', '.join(changed)}")
 
 
 def _update_leases(conn: Connection, steps: Sequence[tuple[Lease, Lease]], now: datetime) -> None:

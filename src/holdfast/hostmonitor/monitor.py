@@ -202,7 +202,9 @@ class HostMonitor:
     def _publish(self, rows: list[dict[str, Any]], sights: Sequence[Sight], now: datetime) -> None:
         alone = all(sight.why for sight in sights)
         if alone and not self._alone:
-            LOG.error("we are cut off from everybody: nobody is reported until we see again")
+            LOG.error(
+                "this monitor sees no member of any network: it reports no host until it sees them again"
+            )
         self._alone = alone
         with self._lock:
             changed = rows != self._rows

@@ -293,7 +293,7 @@ class HostWatch:
             if not left:
                 suspects = sum(new.state == SUSPECT for _one, new in judged)
                 return Outcome(len(judged), suspects, tuple(moved))
-        raise StaleWrite("somebody else always judges these hosts first; try again")
+        raise StaleWrite("another manager always updates these hosts first; try again")
 
     def _is_new(self, old: HostStatus, new: HostStatus, news: bool) -> bool:
         return new != old and (news or new.differs(old, self._rules))
@@ -420,7 +420,7 @@ class MonitorsPoll:
         """Poll all monitors and update host status; always ends with NotYet."""
         if not self._settings.poll:
             ripe = self._watch.hosts.ripen()
-            raise NotYet(f"nobody looks: [monitors] poll is off; {ripe}", OFF_S)
+            raise NotYet(f"no poll: [monitors] poll is off; {ripe}", OFF_S)
         at, saw = self._now(), []
         for lane, seen in self._answers(run, at):
             sightings = self._watch.ingest(seen)

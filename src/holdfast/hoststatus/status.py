@@ -149,7 +149,7 @@ def _seen(standing: HostStatus, rules: Rules, at: datetime) -> HostStatus:
     """
     before = standing.seen_at or at
     if at - before > timedelta(seconds=GAP * rules.poll_interval_s):
-        why = f"looks well since {at:%H:%M:%S} UTC; before that nobody looked for a while"
+        why = f"looks well since {at:%H:%M:%S} UTC; before that there was no poll for a while"
         return replace(standing, well_since=at, seen_at=at, why=why)
     worth = at - before >= timedelta(seconds=NOTED * rules.poll_interval_s)
     return replace(standing, seen_at=at) if worth else standing

@@ -317,7 +317,7 @@ class Reconcile:
     def reconcile(self, run: Run) -> str:
         """Compare, and repair the differences found twice; always ends with NotYet."""
         if not self._settings.reconcile_s:
-            raise NotYet("nobody compares pools: [reservation] reconcile_s is 0", OFF_S)
+            raise NotYet("no comparison of pools: [reservation] reconcile_s is 0", OFF_S)
         cloud = self._context.hands(run).cloud
         # Read the cloud first: a later change in the database makes a difference now, but not
         # twice.

@@ -297,7 +297,7 @@ class LeaseBeforeEnd(_Aside):
         lease, now = self.lease(run), self.context.ledger.now()
         operations = self.context.announcer.work(event_name(self.name), lease, now)
         if not operations:
-            return "nobody wants to hear of it"
+            return "no publisher is configured"
         self.save(
             run, lease, "", Work(put=operations)
         )  # a second attempt finds the rows of the first

@@ -172,7 +172,7 @@ class _PlanContext:
         name = hurt.reservation.resource_type
         resource = self._resources.get(name)
         if resource is None:
-            said = f"nobody here knows the resource type {name}: install what brings it"
+            said = f"the resource type {name} is unknown: install its plugin"
             return _Asked(hurt, kept, short=said)
         left = replace(hurt.reservation, allocations=kept)
         others = (a for r in hurt.lease.reservations if r.id != left.id for a in r.allocations)

@@ -210,7 +210,7 @@ def read(said: Any) -> Hour:
         raise InvalidInput(f"samples.lines: a list of up to {MOST_LINES} is wanted")
     found = tuple(_line(one, points, f"samples.lines[{n}]") for n, one in enumerate(lines))
     if len({(line.kind, line.id) for line in found}) < len(found):
-        raise InvalidInput("samples.lines: somebody is there twice")
+        raise InvalidInput("samples.lines: an entity is there twice")
     left_out, simulated = _count(said, "left_out"), said.get("simulated") is True
     return Hour(begin, points, found, left_out, simulated)
 

@@ -193,7 +193,7 @@ class StaleWrite(Conflict):
     """Another writer changed the object first; the manager retries by itself."""
 
     code = "holdfast.state.stale"
-    title = "Changed by somebody else"
+    title = "Changed by another request"
     advice = "Read the object again and repeat the change."
 
 

@@ -192,7 +192,7 @@ def _host(host: str, payload: Mapping[str, Any]) -> Classification:
     if status is None:
         return Classification(HOST, subject, IGNORE, f"{host}: the report does not say host_status")
     if status != "NORMAL":
-        said = f"{host}: host_status is {status}, so nobody knows whether it is off"
+        said = f"{host}: host_status is {status}, so it is unknown whether it is off"
         return Classification(HOST, subject, IGNORE, said)
     return Classification(HOST, subject, RECOVER, f"{host} is reported to have stopped")
 

@@ -161,7 +161,7 @@ class Move:
         if server.host is None:
             raise Over(IGNORED, f"it is {server.status}: on no host")
         if last is None or last.status == "failed":
-            raise Over(IGNORED, f"somebody moved it to {server.host}")
+            raise Over(IGNORED, f"another user moved it to {server.host}")
         raise Over(IGNORED, f"it reached {server.host}, which died too: it leaves from there")
 
     def _start_in_place(

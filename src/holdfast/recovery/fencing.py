@@ -154,7 +154,9 @@ class Fencing:
         host = incident.host
         try:
             if context.fence.accepts_risk(host):
-                said = f"nobody fences {host}, and that was accepted: it may run twice"
+                said = (
+                    f"{host} has no fence, and the operator accepted that its servers may run twice"
+                )
                 LOG.warning("incident %s: %s", incident.id, said)
                 return OffEvidence(ACCEPTED, said, now)
             if (power := self._power(run, host)) != OFF:

@@ -167,7 +167,7 @@ def _read(metadata: Mapping[str, str], key: str) -> bool | None:
 
 
 #: Ends the sentence about a guest that runs again before Holdfast acted.
-LEAVE_IT = "nobody needs to do anything"
+LEAVE_IT = "no action is needed"
 #: Name of the guard that checks for signs of life.
 STILL_DOWN = "still_down"
 #: Seconds between two checks of a host in doubt; Nova's answer counts from its read.
@@ -210,7 +210,7 @@ def still_down(incident: Incident, view: View) -> Verdict:
     """Deny while the host shows signs of life, until their end or the last withdrawal."""
     judgement = view.liveness
     if judgement is None or judgement.state in (liveness.STANDS, liveness.REBOOTED):
-        said = judgement.sentence if judgement is not None else "nobody says that it is well again"
+        said = judgement.sentence if judgement is not None else "no source reports it healthy again"
         return Verdict(STILL_DOWN, True, said)
     if judgement.state == liveness.WITHDRAWN:
         said = f"{incident.host} is well again before anything was done: {judgement.sentence}"
@@ -243,7 +243,7 @@ def runs_again(incident: Incident, view: View) -> Verdict:
     """Deny if the guest runs again: a guest started by hand meanwhile must not be stopped."""
     if view.well:
         return Verdict(STILL_DOWN, False, f"{view.well}: {LEAVE_IT}", final=True)
-    return Verdict(STILL_DOWN, True, "nobody says that it runs again")
+    return Verdict(STILL_DOWN, True, "no source reports that it runs again")
 
 
 def paused(incident: Incident, view: View) -> Verdict:
@@ -345,7 +345,7 @@ def budget(incident: Incident, view: View) -> Verdict:
     said = f"{what} was recovered {times} times within {window:g} s"
     wait_s = bucket(view.situation.before, now, window / most, most) if guest and most else 0.0
     if wait_s > 0 or (times >= most and not (guest and most)):
-        said += f", {most} are allowed: it keeps dying, somebody has to look"
+        said += f", {most} are allowed: it keeps dying, an operator must look"
         if wait_s > 0:
             said += f"; one more recovery is allowed in {wait_s:.0f} s"
         return Verdict("budget", False, said, final=True)

@@ -221,7 +221,7 @@ class GuestRecovery(Recovery[GuestProgress]):
         elif ok:
             change = Change(RECOVERED, _recovered(known))
         else:
-            said = f"{known.in_place or 'it does not run'}: somebody has to look"
+            said = f"{known.in_place or 'it does not run'}: an operator must look"
             change = Change(FAILED, said)
         return self.close(run, change)
 

@@ -69,10 +69,10 @@ class HostBack(IncidentWork[HostProgress]):
         self._nothing_new(incident)
         service = self._service(cloud, incident)
         if service.enabled and not service.forced_down:
-            return f"{service.host} was enabled by somebody"
+            return f"{service.host} was enabled by another user"
         in_place.power_on(self, run)
         if not self.context.settings.bring_back:
-            raise NotYet(f"{service.host}: somebody enables it when it is well", RARELY_S)
+            raise NotYet(f"{service.host}: an operator must enable it when it is healthy", RARELY_S)
         if incident.host_progress.cut_off and not incident.host_progress.fenced_back:
             self._switch_off_and_on(run, incident)
         now = self.context.incidents.now()

@@ -133,7 +133,7 @@ def judge(
         said = seen_well or "; ".join(
             f"{failure_report.source} withdrew the report" for failure_report in reports
         )
-        return Judgement(WITHDRAWN, said or "nobody reports a failure any more", _gone(reports))
+        return Judgement(WITHDRAWN, said or "no source reports a failure any more", _gone(reports))
     if is_off:
         return Judgement(STANDS, "its power reads off", _reported(standing, "proven by its power"))
     against = [

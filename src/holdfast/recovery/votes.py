@@ -90,7 +90,7 @@ class HostVotes:
         if ballot.is_known:
             self._quiet(run, episode, None)
             if not ballot.is_concern and not episode.down_at:
-                return f"nobody says any more that {episode.host} has failed"
+                return f"no monitor reports {episode.host} as failed any more"
             raise NotYet(votes.sentence(), LOOK_S)
         since = self._quiet(run, episode, ballot.now)
         if ballot.now - since < timedelta(seconds=QUIET_S):

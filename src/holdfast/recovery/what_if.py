@@ -243,7 +243,7 @@ class _Case:
             self._found(host, self._enrolled), "", self._approved(host)
         )
         if not verdict.passed:
-            return f"its lease {name} gets no other host before somebody approves"
+            return f"its lease {name} gets no other host before an operator approves"
         return ""
 
     def _no_target(self, host: Host, member: SegmentHost) -> str:

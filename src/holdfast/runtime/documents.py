@@ -368,7 +368,7 @@ class Reading:
         problem = "{} is no length of time: write 500ms, 3s, 2m, 1h or 0"
         lasts_s = self.value(node, seconds, otherwise_s, problem)
         if node is not None and lasts_s > LONGEST_S:
-            self.say(node.line, f"{shown(node)} is longer than a day: nobody would be helped")
+            self.say(node.line, f"{shown(node)} is longer than a day")
         return lasts_s
 
 

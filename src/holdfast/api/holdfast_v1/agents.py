@@ -82,7 +82,7 @@ PUT: dict[str, Any] = {
 }
 _SAMPLES = {
     **shape({"after": {"type": "integer", "minimum": -1}}),
-    "description": "Only while somebody looks at the host: numbers later than that are wanted.",
+    "description": "While an operator watches the host: the agent sends metrics newer than this.",
 }
 _BEAT = shape({"host": _TEXT, "rules": shape({"version": _VERSION})})
 BEAT = {**_BEAT, "properties": {**_BEAT["properties"], "samples": _SAMPLES}}
@@ -291,7 +291,7 @@ SAMPLES_PUT: dict[str, Any] = {
 }
 _WANTED = {
     "host": _TEXT,
-    "wanted_until": {**_SAMPLE_DATE, "description": "null: nobody ever looked."},
+    "wanted_until": {**_SAMPLE_DATE, "description": "null: no operator watched the host yet."},
 }
 WANTED = shape(_WANTED)
 SAMPLES_VIEW = shape(

@@ -39,7 +39,7 @@ MUTE: dict[str, Any] = {
             "type": "integer",
             "minimum": 0,
             "maximum": int(LONGEST.total_seconds()),
-            "description": "For so long nothing is told of it; 0 ends a mute, and what it"
+            "description": "Seconds without notifications; 0 ends a mute, and what it"
             " kept back of an alarm that stands is told and done.",
         }
     },

@@ -30,7 +30,7 @@ _SHOWN: dict[str, Any] = {
     "members": _COUNT,
     "enrolled": _COUNT,
     "usable": {**_COUNT, "description": "Enrolled, not failed, not on maintenance."},
-    "free": {**_COUNT, "description": "Of the usable: nobody holds any of it now."},
+    "free": {**_COUNT, "description": "Usable hosts without a reservation now."},
     "least_free": {**_COUNT, "description": "The fewest at any moment of the next 30 days."},
     "least_free_at": {"type": "string", "format": "date-time"},
     "short": {**_COUNT, "description": "How many of those to be kept are missing then."},

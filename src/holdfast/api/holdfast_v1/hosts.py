@@ -25,7 +25,7 @@ _SHOWN: dict[str, Any] = {
     "rack": _TEXT,
     "state": _STATE,
     "since": {"type": ["string", "null"], "format": "date-time"},
-    "why": {**_TEXT, "description": "Who says so; empty where nobody ever said anything."},
+    "why": {**_TEXT, "description": "The source of the status; empty if there was no report yet."},
     "enrolled": {"type": "boolean"},
     "reservable": {
         "type": "boolean",

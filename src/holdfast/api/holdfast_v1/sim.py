@@ -71,7 +71,7 @@ def cut_host(request: Request) -> Response:
     name, network = request.path["name"], _network(request)
     if network is None:
         _sim(request).cut_host(name)
-        return _said(f"host {name} is cut off from everybody; its servers run on")
+        return _said(f"host {name} is cut off from all networks; its servers run on")
     _sim(request).cut_network(name, network)
     return _said(f"host {name} is cut off on the network {network}")
 

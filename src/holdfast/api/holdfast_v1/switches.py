@@ -37,7 +37,7 @@ PAUSE: dict[str, Any] = {
             "minimum": 1,
             "maximum": LONGEST_S,
             "default": DEFAULT_S,
-            "description": "How long it lasts; null: until somebody resumes.",
+            "description": "Seconds; null: until an operator resumes recovery.",
         },
     },
 }
@@ -67,7 +67,7 @@ _PAUSE_SHOWN: dict[str, Any] = {
     "author": _TEXT,
     "reason": _TEXT,
     "created_at": _DATE,
-    "expires_at": {**_WHEN, "description": "null: until somebody resumes."},
+    "expires_at": {**_WHEN, "description": "null: until an operator resumes recovery."},
 }
 PAUSE_VIEW = {"type": "object", "required": list(_PAUSE_SHOWN), "properties": _PAUSE_SHOWN}
 _APPROVAL: dict[str, Any] = {

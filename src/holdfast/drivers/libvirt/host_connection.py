@@ -62,7 +62,7 @@ class HostEndpoint:
         if not turn.acquire(timeout=TURN_S):
             if time.monotonic() - self._since > HUNG_S:
                 self._turn = threading.Lock()
-            raise failed("somebody else waits there to be let in")
+            raise failed("another login waits there")
         try:
             self._since = time.monotonic()
             return do()

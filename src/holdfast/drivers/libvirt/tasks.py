@@ -246,7 +246,7 @@ class DomainTasks:
                 dest, "undefine", partial(undefine_domain, server_id=known.uuid)
             )
         if not arrived:
-            said = f"it did not arrive on {dest}, and nobody has seen why"
+            said = f"it did not arrive on {dest}, and the reason is unknown"
             self.book.end(known, failed=said, **_where(known))
         elif self.book.end(known, host=dest, status="ACTIVE" if known.runs else "SHUTOFF"):
             self.tidy(known, dest)

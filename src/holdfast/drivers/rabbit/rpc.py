@@ -232,7 +232,7 @@ class _Endpoint:
             return pack_error(HoldfastError(f"no command {name}"))
         try:
             if message["deadline"] < self._now().timestamp():
-                LOG.warning("dropped a %s that nobody waits for any more", name)
+                LOG.warning("dropped a %s: its caller no longer waits", name)
                 return pack_error(Unavailable("too late"))
             args = unpack(name, message["args"])
             _adopt(args.get("caller"))

@@ -102,7 +102,7 @@ def _error(notice: ServerNotice, asked: bool) -> Classification | None:
         )
     if was in RESTED:
         return Classification(ERROR, False, f"it was {was}, Nova shows it in error")
-    return Classification(ERROR, True, "Nova shows it in error, and nobody asked for anything")
+    return Classification(ERROR, True, "Nova shows it in error, and no API request explains that")
 
 
 def _off(notice: ServerNotice) -> Classification | None:
@@ -114,7 +114,7 @@ def _off(notice: ServerNotice) -> Classification | None:
             CRASHED, not rests, f"{rests}it crashed, by what its hypervisor told Nova"
         )
     if notice.power_state == "shutdown":
-        said = f"{rests}it is switched off, nobody asked Nova for that, and Nova does not know why"
+        said = f"{rests}it is switched off without an API request, and Nova does not know why"
         return Classification(POWERED_OFF, not rests, said)
     return None
 

@@ -245,7 +245,7 @@ def _tags(reservation: Reservation) -> list[str]:
 
 def _without(hands: EffectContext, lease: Lease, refused: Sequence[str]) -> Effect:
     """Retry while an address exists in the cloud outside any lease; later continue without it."""
-    said = f"{', '.join(sorted(refused))}: somebody has it already, free it in the cloud"
+    said = f"{', '.join(sorted(refused))}: it is in use already, free it in the cloud"
     if _patient(hands, lease):
         raise NotYet(said, _LOOK_S)
     return Effect(said, missing=True)

@@ -112,7 +112,7 @@ class Udp:
     def _error(self, error: Exception) -> DriverError:
         why = error.strerror if isinstance(error, OSError) else str(error)
         if isinstance(error, ConnectionRefusedError):
-            why = "nobody listens there"
+            why = "no program listens there"
         return DriverError(self._name, f"{self._host}:{self._port}: {why or error}", retryable=True)
 
 
