@@ -203,7 +203,7 @@ class HostMonitor:
         alone = all(sight.why for sight in sights)
         if alone and not self._alone:
             LOG.error(
-                "this monitor sees no member of any network: it reports no host until it sees them again"
+                "this monitor sees no member of any network: it reports nothing until it does"
             )
         self._alone = alone
         with self._lock:
