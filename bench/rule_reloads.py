@@ -99,8 +99,8 @@ class TimedDesk(RuleManager):
     """How long the change of rules holds a pass up, by the clock. Where nothing changes, what a
     machine's other work makes of just as long a piece of a pass."""
 
-    def __init__(self, spool: Outbox) -> None:
-        super().__init__(Engine(RuleSet()), spool, SystemClock(), known_fields=False)
+    def __init__(self, outbox: Outbox) -> None:
+        super().__init__(Engine(RuleSet()), outbox, SystemClock(), known_fields=False)
         self.turns = TimedTurns(SystemClock())
         self._passing = TimedLock()  # type: ignore[assignment]
         self.swaps_s: list[float] = []
@@ -194,8 +194,8 @@ class Passing(Passes):
 @contextlib.contextmanager
 def passing(guests: int) -> Iterator[tuple[Passing, TimedDesk]]:
     with tempfile.TemporaryDirectory() as folder:
-        spool = Outbox(str(Path(folder) / "agent.spool"))
-        rule_manager = TimedDesk(spool)
+        outbox = Outbox(str(Path(folder) / "agent.outbox"))
+        rule_manager = TimedDesk(outbox)
         rule_manager.offer(rules(0.99), FILE)
         going = Passing(rule_manager, World(guests))
         going.start()
@@ -203,7 +203,7 @@ def passing(guests: int) -> Iterator[tuple[Passing, TimedDesk]]:
             yield going, rule_manager
         finally:
             going.stop()
-            spool.close()
+            outbox.close()
 
 
 def reload(rule_manager: RuleManager, count: int, per_s: float) -> tuple[list[float], int, int]:

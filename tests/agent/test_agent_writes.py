@@ -23,7 +23,7 @@ from holdfast.model.errors import DriverError
 from holdfast.ports.guests import LIFECYCLE, MONITOR, Event, Guest
 
 
-class SmallSpool(Outbox):
+class SmallOutbox(Outbox):
     """It is full as often as it is told."""
 
     full = 0
@@ -31,7 +31,7 @@ class SmallSpool(Outbox):
     def put(self, *args: Any) -> None:
         if self.full:
             self.full -= 1
-            raise DriverError("spool", "no space left", retryable=True)
+            raise DriverError("outbox", "no space left", retryable=True)
         super().put(*args)
 
 
@@ -58,7 +58,7 @@ class House:
     def __init__(self, folder: Path, filters: Path | None = None) -> None:
         self.clock = SimClock()
         self.filters = FilterFile(str(filters) if filters else None)
-        self.spool = SmallSpool(str(folder / "spool"))
+        self.outbox = SmallOutbox(str(folder / "outbox"))
         self.room = Room(self.clock)
         self.begin()
         self.read()
@@ -68,8 +68,8 @@ class House:
         settings = SimpleNamespace(services_interval_s=60.0)
         services, filters = ProcessWatch(Nothing(), []), self.filters
         self.agent = HostAgent(
-            *("cmp-1", self.room, services, filters, self.spool, settings, self.clock),
-            spooled=lambda: None,
+            *("cmp-1", self.room, services, filters, self.outbox, settings, self.clock),
+            report_stored=lambda: None,
         )
 
     def heard(self, *said: str) -> list[QueuedEvent]:
@@ -110,7 +110,7 @@ class House:
         return [body["state"] for body in self._bodies()]
 
     def _bodies(self) -> list[dict[str, Any]]:
-        rows = self.spool._db.execute("SELECT body FROM reports ORDER BY id").fetchall()
+        rows = self.outbox._db.execute("SELECT body FROM reports ORDER BY id").fetchall()
         return [json.loads(body) for (body,) in rows]
 
 
@@ -142,14 +142,14 @@ def test_what_is_said_again_is_said_though_it_could_not_be_written_at_first(hous
     house.room.states["web"] = "shutoff crashed"
     house.go_on(house.heard(DIED))
     house.begin()
-    house.spool.full = 1
+    house.outbox.full = 1
     house.read()
     house.clock.advance(10)
-    house.spool.full = 2
+    house.outbox.full = 2
     house.read()
     assert house.told == ["web stopped", "web stopped again"]
     house.read()
-    house.spool.full = 1
+    house.outbox.full = 1
     house.read()
     assert house.told == ["web stopped", "web stopped again"]
 
@@ -157,7 +157,7 @@ def test_what_is_said_again_is_said_though_it_could_not_be_written_at_first(hous
 def test_a_write_that_fails_in_the_grace_time_loses_no_qemu_that_hangs(house: House) -> None:
     house.go_on(house.heard(f"web {MONITOR} stuck"))
     house.wait(30)
-    house.spool.full = 1
+    house.outbox.full = 1
     house.read()
     house.wait(50)
     assert house.told == []
@@ -201,7 +201,7 @@ def test_a_write_that_fails_makes_no_old_reading_new(house: House) -> None:
     house.go_on(house.heard(DIED))
     house.clock.advance(2.0)
     house.agent.reconciled(guests, at)
-    house.spool.full = 1
+    house.outbox.full = 1
     house.go_on(house.agent._next())
     assert house.agent.view().tracks["web"].life == "off"
     house.room.states["web"] = "shutoff crashed"
@@ -215,11 +215,11 @@ def test_a_write_that_fails_forgets_no_rate(tmp_path: Path) -> None:
     house = House(tmp_path, rules)
     for _ in range(2):
         house.go_on(house.heard(DIED, f"web {LIFECYCLE} started booted"))
-        house.spool.full = 1
+        house.outbox.full = 1
         house.read()
     assert house.states == ["failed", "well", "noted"]
     house.go_on(house.heard(DIED))
-    house.spool.full = 1
+    house.outbox.full = 1
     house.room.states["web"] = "shutoff crashed"
     house.read()
     assert house.states == ["failed", "well", "noted", "noted"]

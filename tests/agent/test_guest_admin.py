@@ -57,19 +57,19 @@ class House:
             with contextlib.closing(Simulator(str(folder / "sim.db"), clock)) as sim:
                 sim.add_host("cmp-1")
         self.tap = tap
-        self.spool = Outbox(str(folder / "spool"))
+        self.outbox = Outbox(str(folder / "outbox"))
         self.agent = HostAgent(
             "cmp-1",
             SimGuests("cmp-1", str(folder / "sim.db"), clock),
             ProcessWatch(LinuxProcesses(), []),
             FilterFile(str(self.filters)),
-            self.spool,
+            self.outbox,
             SimpleNamespace(services_interval_s=60.0),
             clock,
-            spooled=lambda: None,
+            report_stored=lambda: None,
             tap=tap,
         )
-        self.ask = GuestCommands(self.agent, self.spool, tap, clock, {"pid": 7})
+        self.ask = GuestCommands(self.agent, self.outbox, tap, clock, {"pid": 7})
         self.at = NOON
 
     def hear(self, name: str, said: Mapping[str, str]) -> Event:
@@ -82,7 +82,7 @@ class House:
         return {one["name"]: one for one in self.ask.list_all({})["guests"]}
 
     def bodies(self) -> list[Mapping[str, Any]]:
-        return [item.body for item in self.spool.heads()]
+        return [item.body for item in self.outbox.heads()]
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def house(tmp_path: Path) -> Iterator[House]:
     made.agent.turn([GUESTS])
     yield made
     made.agent.stop()
-    made.spool.close()
+    made.outbox.close()
 
 
 # list and status
@@ -99,7 +99,7 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 def test_the_status_says_what_is_lost_of_what_is_measured(house: House) -> None:
     said = {"troubles": {"alarms": "the disk is full"}, "alarms_lost": 3}
-    about = (house.agent, house.spool, house.tap, SystemClock())
+    about = (house.agent, house.outbox, house.tap, SystemClock())
     asked = GuestCommands(*about, {}, metrics=lambda: said)
     status = asked.status({})
     assert list(guest.losses(status)) == [
@@ -137,12 +137,12 @@ def test_trouble_shows_when_it_is_told_and_then_that_it_was(house: House) -> Non
 
 
 def test_what_waits_on_disk_is_counted_with_its_age(house: House) -> None:
-    assert house.ask.list_all({})["spool"] == {"waits": 0, "oldest_s": None, "put_aside": 0}
+    assert house.ask.list_all({})["outbox"] == {"waits": 0, "oldest_s": None, "put_aside": 0}
     house.hear("web-1", DIED)
     time.sleep(0.05)
-    spool = house.ask.list_all({})["spool"]
-    assert spool["waits"] == 1
-    assert 0.05 <= spool["oldest_s"] < 60
+    outbox = house.ask.list_all({})["outbox"]
+    assert outbox["waits"] == 1
+    assert 0.05 <= outbox["oldest_s"] < 60
 
 
 def test_status_counts_reports_that_wait_and_those_put_aside(house: House) -> None:
@@ -151,15 +151,15 @@ def test_status_counts_reports_that_wait_and_those_put_aside(house: House) -> No
     assert list(guest.undelivered(well)) == []
     house.hear("web-1", DIED)
     house.hear("db-1", DIED)
-    (first, _second) = house.spool.heads()
+    (first, _second) = house.outbox.heads()
     waiting = house.ask.status({})
-    assert (waiting["spool"]["waits"], waiting["spool"]["put_aside"]) == (2, 0)
+    assert (waiting["outbox"]["waits"], waiting["outbox"]["put_aside"]) == (2, 0)
     assert "2 reports wait, the oldest for 0 s" in guest.well(waiting)
-    old = {**waiting, "spool": {"waits": 2, "oldest_s": 90.0, "put_aside": 0}}
+    old = {**waiting, "outbox": {"waits": 2, "oldest_s": 90.0, "put_aside": 0}}
     assert list(guest.undelivered(old)) == [
         "the agent of cmp-1: 2 reports wait, the oldest for 90 s"
     ]
-    house.spool.park(first, "no such server")
+    house.outbox.park(first, "no such server")
     assert list(guest.undelivered(house.ask.status({}))) == [
         "the agent of cmp-1: 1 reports wait, the oldest for 0 s; 1 were not taken and put aside"
     ]
@@ -167,8 +167,8 @@ def test_status_counts_reports_that_wait_and_those_put_aside(house: House) -> No
 
 def test_status_does_not_wait_for_a_disk_that_hangs(house: House) -> None:
     house.hear("web-1", DIED)
-    with house.spool._lock:  # whoever writes to the disk holds it
-        assert house.ask.status({})["spool"]["waits"] == 1
+    with house.outbox._lock:  # whoever writes to the disk holds it
+        assert house.ask.status({})["outbox"]["waits"] == 1
 
 
 def test_the_backlog_outlives_the_agent_and_shrinks_with_each_delivery(
@@ -177,13 +177,13 @@ def test_the_backlog_outlives_the_agent_and_shrinks_with_each_delivery(
     house.hear("web-1", DIED)
     again = House(tmp_path, Tap())
     try:
-        assert again.spool.backlog.waits == 1
-        assert again.spool.backlog.oldest_at == again.bodies()[0]["observed_at"]
-        again.spool.done(again.spool.heads()[0])
-        assert (again.spool.backlog.waits, again.spool.backlog.oldest_at) == (0, None)
+        assert again.outbox.backlog.waits == 1
+        assert again.outbox.backlog.oldest_at == again.bodies()[0]["observed_at"]
+        again.outbox.done(again.outbox.heads()[0])
+        assert (again.outbox.backlog.waits, again.outbox.backlog.oldest_at) == (0, None)
     finally:
         again.agent.stop()
-        again.spool.close()
+        again.outbox.close()
 
 
 def test_how_a_guest_lives_and_since_when_outlives_the_agent(house: House, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_how_a_guest_lives_and_since_when_outlives_the_agent(house: House, tmp_p
         assert again.rows() == before
     finally:
         again.agent.stop()
-        again.spool.close()
+        again.outbox.close()
 
 
 def test_status_says_what_is_wrong(house: House) -> None:
@@ -209,20 +209,20 @@ def test_status_says_what_is_wrong(house: House) -> None:
 def test_a_full_disk_is_said_and_nothing_is_lost_by_it(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, note, full, tries = house.spool.put, house.spool.note, [True], list[Any]()
+    put, note, full, tries = house.outbox.put, house.outbox.note, [True], list[Any]()
 
     def sick(*args: Any) -> Any:
         tries.append(args)
         if full:
-            raise DriverError("spool", "no space left", retryable=True)
+            raise DriverError("outbox", "no space left", retryable=True)
         return put(*args)
 
     def unreadable(name: str) -> Any:
         sick((), {})
         return note(name)
 
-    monkeypatch.setattr(house.spool, "put", sick)
-    monkeypatch.setattr(house.spool, "note", unreadable)
+    monkeypatch.setattr(house.outbox, "put", sick)
+    monkeypatch.setattr(house.outbox, "note", unreadable)
     house.agent.start()
     house.agent.heard(Event(WEB, "web-1", at=NOON, **DIED))
     eventually(lambda: "no space left" in house.ask.status({})["stuck"])
@@ -361,7 +361,7 @@ def test_a_flood_waits_for_nobody_and_who_is_slow_is_told_what_he_missed(tmp_pat
             assert "event" in [one["what"] for one in itertools.islice(filter(None, stream), 1)]
     finally:
         house.agent.stop()
-        house.spool.close()
+        house.outbox.close()
 
 
 # simulate
@@ -425,7 +425,7 @@ def test_for_real_is_told_marked_and_a_real_death_after_it_is_told_too(house: Ho
     assert body["evidence"]["simulated"] is True
     assert body["evidence"]["host"] == "cmp-1"
     assert house.rows()["web-1"]["life"] == "running"
-    house.spool.done(house.spool.heads()[0])
+    house.outbox.done(house.outbox.heads()[0])
     house.hear("web-1", DIED)
     (body,) = house.bodies()
     assert "simulated" not in body["evidence"]

@@ -191,7 +191,7 @@ def test_a_write_that_fails_forgets_no_rate_of_a_guest_that_is_gone(tmp_path: Pa
     rules.write_text(RATE.replace("3 in", "2 in"))
     house = House(tmp_path, rules)
     house.go_on(house.heard(WEB_DIED, f"web {LIFECYCLE} undefined removed"))
-    house.spool.full = 1
+    house.outbox.full = 1
     house.go_on(house.heard(f"db {LIFECYCLE} resumed unpaused"))
     back = (f"web {LIFECYCLE} defined added", f"web {LIFECYCLE} started booted")
     house.go_on(house.heard(*back, WEB_DIED))

@@ -52,7 +52,7 @@ class House:
         self.clock = SimClock()
         self.hearts = Hearts()
         patch.setattr(agent, "connect_heartbeats", lambda *_: self.hearts)
-        self.spool = Outbox(str(path))
+        self.outbox = Outbox(str(path))
         self.filters = filters
         self.begin()
 
@@ -70,8 +70,8 @@ class House:
         )
         services = ProcessWatch(Nothing(), [])
         self.agent = HostAgent(
-            *("cmp-1", Quiet(), services, file, self.spool, settings, self.clock),  # type: ignore[arg-type]
-            spooled=lambda: None,
+            *("cmp-1", Quiet(), services, file, self.outbox, settings, self.clock),  # type: ignore[arg-type]
+            report_stored=lambda: None,
         )
         self.part = agent.HangPart(settings, self.agent, self.clock)
 
@@ -92,13 +92,13 @@ class House:
     @property
     def told(self) -> list[str]:
         words = ("event", "detail")
-        bodies = [item.body for item in self.spool.heads()]
+        bodies = [item.body for item in self.outbox.heads()]
         return [" ".join(body["evidence"][word] for word in words) for body in bodies]
 
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
-    return House(tmp_path / "spool", monkeypatch)
+    return House(tmp_path / "outbox", monkeypatch)
 
 
 def begun(house: House) -> House:
@@ -145,7 +145,7 @@ def test_an_agent_that_is_killed_in_the_grace_time_tells_of_it_all_the_same(
 ) -> None:
     rules = tmp_path / "filters.yaml"
     rules.write_text(f"rules: [{{event: hang, detail: hung, after: {after}, do: recover}}]\n")
-    house = begun(House(tmp_path / "spool", monkeypatch, rules))
+    house = begun(House(tmp_path / "outbox", monkeypatch, rules))
     house.live(50)
     assert house.agent.view().tracks["u"].troubles
     house.begin()

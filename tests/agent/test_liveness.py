@@ -57,7 +57,7 @@ def test_status_and_heartbeat_name_the_thread_that_hangs(
     house = House(tmp_path, Tap())
     house.agent.start()
     heartbeat = Alarming.__new__(Alarming)
-    vars(heartbeat).update(_agent=house.agent, _spool=house.spool, _groups=[], _started_at="")
+    vars(heartbeat).update(_agent=house.agent, _outbox=house.outbox, _groups=[], _started_at="")
     eventually(lambda: heartbeat._about()["deaf"] == "")
     assert house.ask.status({})["stuck"] == ""
     hanging(over, essential=True).start()
@@ -68,7 +68,7 @@ def test_status_and_heartbeat_name_the_thread_that_hangs(
     assert "thread sender hangs for" in said["deaf"]
     assert "running" not in said
     house.agent.stop()
-    house.spool.close()
+    house.outbox.close()
 
 
 def test_a_thread_that_waits_or_has_ended_or_is_not_essential_does_not_hang(

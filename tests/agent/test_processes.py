@@ -146,7 +146,7 @@ def test_a_restart_is_written_down_before_it_is_tried() -> None:
 
 def test_a_full_disk_is_no_reason_to_leave_a_service_down() -> None:
     def keep(_said: Mapping[str, Any]) -> None:
-        raise DriverError("spool", "the disk is full", retryable=True)
+        raise DriverError("outbox", "the disk is full", retryable=True)
 
     host = Host(why="gone", helps_at=1)
     ProcessWatch(host, [host.service], keep=keep).check(1.0)

@@ -29,32 +29,34 @@ class Nothing:
         raise AssertionError("it cannot be restarted")
 
 
-def agent(folder: Path, spool: Outbox) -> HostAgent:
+def agent(folder: Path, outbox: Outbox) -> HostAgent:
     clock, settings = SystemClock(), SimpleNamespace(services_interval_s=5.0)
     guests = SimGuests("cmp-1", str(folder / "sim.db"), clock)
     watch = ProcessWatch(Nothing(), [Service("libvirtd")])
-    watch.recall(spool.note("services"), clock.monotonic())
+    watch.recall(outbox.note("services"), clock.monotonic())
     filters = FilterFile(None)
-    return HostAgent("cmp-1", guests, watch, filters, spool, settings, clock, spooled=lambda: None)
+    return HostAgent(
+        "cmp-1", guests, watch, filters, outbox, settings, clock, report_stored=lambda: None
+    )
 
 
-def bodies(spool: Outbox) -> list[dict[str, Any]]:
-    return [dict(head.body) for head in spool.heads()]
+def bodies(outbox: Outbox) -> list[dict[str, Any]]:
+    return [dict(head.body) for head in outbox.heads()]
 
 
 def test_what_does_not_fit_on_the_disk_is_said_when_there_is_room(tmp_path: Path) -> None:
-    with contextlib.closing(Outbox(str(tmp_path / "spool"), most=1)) as spool:
-        spool.put([("other", "k", {"subject": "other"})])
-        one = agent(tmp_path, spool)
+    with contextlib.closing(Outbox(str(tmp_path / "outbox"), most=1)) as outbox:
+        outbox.put([("other", "k", {"subject": "other"})])
+        one = agent(tmp_path, outbox)
         for _ in range(2):
             with pytest.raises(DriverError, match="more are not kept"):
                 one.maintain()
-        spool.done(spool.heads()[0])
+        outbox.done(outbox.heads()[0])
         one.maintain()
-        (body,) = bodies(spool)
+        (body,) = bodies(outbox)
         assert (body["subject"], body["state"]) == ("process:cmp-1:libvirtd", "failed")
         assert body["evidence"]["sentence"] == "libvirtd does not run: no such process"
-        spool.done(spool.heads()[0])
+        outbox.done(outbox.heads()[0])
         one.maintain()
-        agent(tmp_path, spool).maintain()  # nor does the next agent say it a second time
-        assert bodies(spool) == []
+        agent(tmp_path, outbox).maintain()  # nor does the next agent say it a second time
+        assert bodies(outbox) == []

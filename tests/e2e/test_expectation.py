@@ -84,7 +84,7 @@ def test_what_was_removed_while_the_agent_had_no_memory_is_recovered_once(town: 
         town.knows(server)
         agent.kill()
         town.sim.lose_server(server)
-        for file in town.folder.glob("agent.spool*"):
+        for file in town.folder.glob("agent.outbox*"):
             file.unlink()
         agent.start()
         town.recovered(server)

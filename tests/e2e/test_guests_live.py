@@ -184,7 +184,7 @@ def test_a_second_agent_does_not_take_the_socket_of_the_first(
 ) -> None:
     text = town.config.read_text().replace(f"host = {HOST}", "host = cmp-14")
     config = tmp_path / "second.conf"
-    config.write_text(text.replace("/agent.spool", "/second.spool"))
+    config.write_text(text.replace("/agent.outbox", "/second.outbox"))
     command = [script("holdfast-agent"), "--config-file", config]
     with Program(command, tmp_path, name="second") as second:
         second.wait_until(lambda: "another agent that runs is asked at" in second.tail())

@@ -127,7 +127,7 @@ def test_the_numbers_of_a_host_leave_it_while_somebody_looks(town: Town) -> None
         "host": host,
         "guests": "libvirt",
         "guests_address": "test:///default",  # no guests to measure there, but this machine
-        "spool": town.folder / "real.spool",
+        "outbox": town.folder / "real.outbox",
         "socket": town.folder / "real.sock",
         "api_url": town.client.url,
         "token_file": token,

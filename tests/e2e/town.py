@@ -35,8 +35,8 @@ class Town:
         """Wait until the agent has written down that this guest is there."""
 
         def so() -> bool:
-            with contextlib.closing(Outbox(str(self.folder / "agent.spool"))) as spool:
-                return server in str(spool.note("guests"))
+            with contextlib.closing(Outbox(str(self.folder / "agent.outbox"))) as outbox:
+                return server in str(outbox.note("guests"))
 
         eventually(so)
 
@@ -81,7 +81,7 @@ def a_town(folder: Path) -> Iterator[Town]:
             "host": HOST,
             "guests": "sim",
             "guests_address": f"{HOST}@{file}",
-            "spool": folder / "agent.spool",
+            "outbox": folder / "agent.outbox",
             "socket": folder / "agent.sock",
             "api_url": client.url,
             "token_file": folder / "token",

@@ -56,7 +56,7 @@ class Monitor:
             **SETTINGS,
             "name": host,
             "networks": ", ".join(networks),
-            "spool": folder / f"{host}.spool",
+            "outbox": folder / f"{host}.outbox",
             "api_url": house.url,
             "token_file": folder / f"{host}.token",
             **settings,
@@ -91,13 +91,13 @@ class Monitor:
         return False
 
     def end(self) -> None:
-        """Politely, and its spool with it."""
+        """Politely, and its outbox with it."""
         self.program.terminate()
         self.forget()
 
     def forget(self) -> None:
         """What it kept on disk."""
-        for path in self._house.folder.glob(f"{self.host}.spool*"):
+        for path in self._house.folder.glob(f"{self.host}.outbox*"):
             path.unlink()
 
 

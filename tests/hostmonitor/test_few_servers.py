@@ -71,7 +71,7 @@ def monitor(site: Site, folder: Path) -> Iterator[Recorder]:
     folder.joinpath("strategy.yaml").write_text(STRATEGY)
     file = folder / "holdfast.conf"
     file.write_text(
-        f"[hostmonitor]\nname = k1\nnetworks = {NET}\nspool = {folder}/spool\n"
+        f"[hostmonitor]\nname = k1\nnetworks = {NET}\noutbox = {folder}/outbox\n"
         f"matrix_file = {folder}/strategy.yaml\n"
         "heartbeat_s = 0.5\nproof_every_s = 0.5\nwell_for_s = 1\n"
         f"[network_{NET}]\nurl = {site.agent('k1', NET).url}\n"

@@ -32,8 +32,8 @@ class Site:
 
     # agents
 
-    def spool(self, host: str) -> Path:
-        return self.folder / f"{host}.spool"
+    def outbox(self, host: str) -> Path:
+        return self.folder / f"{host}.outbox"
 
     def begin(self, host: str, *guests: str) -> Program:
         """Its agent runs and has written down that these guests are there."""
@@ -50,13 +50,13 @@ class Site:
 
     def noted(self, host: str) -> str:
         """What it remembers of guests, as it is on disk."""
-        with contextlib.closing(Outbox(str(self.spool(host)))) as spool:
-            return str(spool.note("guests") or "")
+        with contextlib.closing(Outbox(str(self.outbox(host)))) as outbox:
+            return str(outbox.note("guests") or "")
 
     def waiting(self, host: str) -> int:
         """Reports that it has not delivered."""
-        with contextlib.closing(Outbox(str(self.spool(host)))) as spool:
-            return spool.counts()[0]
+        with contextlib.closing(Outbox(str(self.outbox(host)))) as outbox:
+            return outbox.counts()[0]
 
     # what the API has
 
@@ -170,7 +170,7 @@ def _agent(site: Site, central: Path, host: str, more: Mapping[str, object]) -> 
         subprocess.run(command, check=True, stdout=file, timeout=90)
     about = {
         "host": host,
-        "spool": site.spool(host),
+        "outbox": site.outbox(host),
         "api_url": site.client.url,
         "token_file": token,
         "socket": "",  # its path would be too long

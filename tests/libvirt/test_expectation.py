@@ -114,12 +114,12 @@ def clear(town: Town) -> None:
 
 def noted(town: Town) -> str:
     """What the agent has written down of guests."""
-    with contextlib.closing(Outbox(str(town.folder / "agent.spool"))) as spool:
-        return str(spool.note("guests"))
+    with contextlib.closing(Outbox(str(town.folder / "agent.outbox"))) as outbox:
+        return str(outbox.note("guests"))
 
 
 def lose_memory(town: Town) -> None:
-    for file in town.folder.glob("agent.spool*"):
+    for file in town.folder.glob("agent.outbox*"):
         file.unlink()
 
 

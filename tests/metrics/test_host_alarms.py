@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What alarms say reaches the spool once, with what has to be remembered, whatever happens."""
+"""What alarms say reaches the outbox once, with what has to be remembered, whatever happens."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ HOT = "group_wait: 0\nrules:\n  - {id: hot, on: guest, field: x, when: '> 90'}\n
 
 class House:
     def __init__(self, path: Path, most: int = 100) -> None:
-        self.spool = Outbox(str(path), most=most)
+        self.outbox = Outbox(str(path), most=most)
         self.world = World(RuleSet(), now=CLOCK.monotonic())
         self.world.about["web"] = self.world.entity("web").__class__("guest", UUID, "web", "p-1")
-        self.rule_manager = RuleManager(self.world.engine, self.spool, CLOCK, known_fields=False)
+        self.rule_manager = RuleManager(self.world.engine, self.outbox, CLOCK, known_fields=False)
         self.rung = 0
-        self.alarms = HostAlarms("cmp-7", self.rule_manager, self.spool, CLOCK, spooled=self._wake)
+        self.alarms = HostAlarms(
+            "cmp-7", self.rule_manager, self.outbox, CLOCK, report_stored=self._wake
+        )
 
     def _wake(self) -> None:
         self.rung += 1
@@ -57,16 +59,16 @@ class House:
 
     def told(self) -> list[dict[str, Any]]:
         found = []
-        while heads := self.spool.heads():
+        while heads := self.outbox.heads():
             for item in heads:
                 found.append(dict(item.body))
-                self.spool.done(item)
+                self.outbox.done(item)
         return found
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "agent.spool"
+    return tmp_path / "agent.outbox"
 
 
 def test_an_alarm_is_told_when_it_is_raised_and_when_it_is_over(path: Path) -> None:
@@ -98,7 +100,7 @@ def test_a_restart_goes_on_with_the_alarm_and_tells_only_its_end(path: Path) -> 
     house.rule_manager.offer(HOT, FILE)
     house.look(95)
     (raised,) = house.told()
-    house.spool.close()  # as after kill -9: nothing is said
+    house.outbox.close()  # as after kill -9: nothing is said
     again = House(path)
     again.look(95)
     assert again.told() == []
@@ -110,11 +112,11 @@ def test_a_restart_goes_on_with_the_alarm_and_tells_only_its_end(path: Path) -> 
 
 def test_what_the_disk_does_not_take_is_told_later(path: Path) -> None:
     house = House(path, most=1)
-    house.spool.put([("x", "x", {})])  # full
+    house.outbox.put([("x", "x", {})])  # full
     house.rule_manager.offer(HOT, FILE)
     house.look(95)
-    assert [head.body for head in house.spool.heads()] == [{}]
-    house.spool.done(house.spool.heads()[0])
+    assert [head.body for head in house.outbox.heads()] == [{}]
+    house.outbox.done(house.outbox.heads()[0])
     house.look(95)
     assert [one["state"] for one in house.told()] == ["raised"]
 
@@ -139,7 +141,7 @@ def note(house: House, about: Any = "", plugin: str = "hot", **more: Any) -> Not
 def test_what_a_plugin_said_before_a_restart_ends_when_it_is_not_said_again(path: Path) -> None:
     house = House(path)
     (raised,) = house.hear(PluginEvents("cmp-7"), note(house))
-    house.spool.close()
+    house.outbox.close()
     again, news = House(path), PluginEvents("cmp-7")
     assert again.hear(news) == []
     again.world.now += 58
@@ -149,7 +151,7 @@ def test_what_a_plugin_said_before_a_restart_ends_when_it_is_not_said_again(path
     assert (cleared["state"], cleared["evidence"]["reason"]) == ("cleared", "no longer told")
     assert cleared["evidence"]["key"] == raised["evidence"]["key"]
     assert again.hear(news) == []
-    again.spool.close()
+    again.outbox.close()
     last = House(path)
     last.world.now += 100
     assert last.hear(PluginEvents("cmp-7")) == []
@@ -158,7 +160,7 @@ def test_what_a_plugin_said_before_a_restart_ends_when_it_is_not_said_again(path
 def test_what_a_plugin_says_again_after_a_restart_is_the_same_alarm(path: Path) -> None:
     house = House(path)
     (raised,) = house.hear(PluginEvents("cmp-7"), note(house))
-    house.spool.close()
+    house.outbox.close()
     again, news = House(path), PluginEvents("cmp-7")
     for _ in range(3):
         again.world.now += 40
@@ -183,7 +185,7 @@ def test_what_cannot_be_written_down_keeps_nobody_else_from_it(
     )
     house.look(95)
     assert [one["state"] for one in house.told()] == ["raised"]
-    house.spool.close()
+    house.outbox.close()
     assert House(path).rule_manager.firing == 1
 
 
@@ -208,7 +210,7 @@ def test_the_heartbeat_knows_how_many_alarms_fire_from_the_start(path: Path) -> 
     house = House(path)
     house.rule_manager.offer(HOT, FILE)
     house.look(95)
-    house.spool.close()
+    house.outbox.close()
     assert House(path).rule_manager.firing == 1
 
 
@@ -219,18 +221,18 @@ def test_only_what_changed_is_written_and_all_of_it_is_remembered(path: Path) ->
     house = House(path)
     house.rule_manager.offer(TWO, FILE)
     house.look(95)
-    before = house.spool.note("alarms/hot")
+    before = house.outbox.note("alarms/hot")
     for value in (50, 5):
         house.look(value)
-    assert house.spool.note("alarms")["rules"] == ["cold", "hot"]
-    assert house.spool.note("alarms/hot")["tracks"][0]["state"] == "ok"
-    cooled = house.spool.note("alarms/hot")
+    assert house.outbox.note("alarms")["rules"] == ["cold", "hot"]
+    assert house.outbox.note("alarms/hot")["tracks"][0]["state"] == "ok"
+    cooled = house.outbox.note("alarms/hot")
     assert cooled != before
     house.look(50)
     house.look(5)
-    assert house.spool.note("alarms/hot") == cooled
+    assert house.outbox.note("alarms/hot") == cooled
     house.told()
-    house.spool.close()
+    house.outbox.close()
     again = House(path)
     assert again.rule_manager.firing == 1
     again.look(50)
@@ -243,11 +245,11 @@ def test_what_was_not_written_is_written_with_the_next(path: Path) -> None:
     house = House(path, most=1)
     house.rule_manager.offer(HOT, FILE)
     house.look(10)
-    house.spool.put([("x", "x", {})])  # full
+    house.outbox.put([("x", "x", {})])  # full
     house.look(95)
-    house.spool.done(house.spool.heads()[0])
+    house.outbox.done(house.outbox.heads()[0])
     house.look(95)  # nothing changes any more
-    house.spool.close()
+    house.outbox.close()
     assert House(path).rule_manager.firing == 1
 
 
@@ -257,8 +259,8 @@ def test_a_rule_that_is_taken_away_leaves_nothing_behind(path: Path) -> None:
     house.look(95)
     house.rule_manager.offer("group_wait: 0\nrules: []", FILE)
     house.look(95)
-    assert house.spool.note("alarms")["rules"] == []
-    assert house.spool.note("alarms/hot") is None
+    assert house.outbox.note("alarms")["rules"] == []
+    assert house.outbox.note("alarms/hot") is None
     assert [one["state"] for one in house.told()] == ["raised", "cleared"]
 
 
@@ -266,8 +268,8 @@ def test_what_is_remembered_is_of_this_form_or_begins_anew(path: Path) -> None:
     house = House(path)
     house.rule_manager.offer(HOT, FILE)
     house.look(95)
-    note = house.spool.note("alarms")
-    house.spool.put((), {"alarms": {**note, "rules": {"hot": {"memory": "x"}}, "open": 5}})
-    house.spool.close()
+    note = house.outbox.note("alarms")
+    house.outbox.put((), {"alarms": {**note, "rules": {"hot": {"memory": "x"}}, "open": 5}})
+    house.outbox.close()
     again = House(path)
     assert again.rule_manager.alarms() == []

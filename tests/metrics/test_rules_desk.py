@@ -42,9 +42,9 @@ class House:
     """A desk, and a world whose passes go through it."""
 
     def __init__(self, path: Path) -> None:
-        self.spool = Outbox(str(path))
+        self.outbox = Outbox(str(path))
         self.world = World(RuleSet())
-        self.rule_manager = RuleManager(self.world.engine, self.spool, CLOCK, known_fields=False)
+        self.rule_manager = RuleManager(self.world.engine, self.outbox, CLOCK, known_fields=False)
 
     def look(self, **guests: float) -> list[tuple[str, str]]:
         """A pass; which alarms changed."""
@@ -55,7 +55,7 @@ class House:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "agent.spool"
+    return tmp_path / "agent.outbox"
 
 
 @pytest.fixture
@@ -77,9 +77,9 @@ def test_what_is_taken_counts_from_the_next_pass_on(house: House) -> None:
 def test_rules_about_what_nobody_measures_are_refused_but_not_taken_away(path: Path) -> None:
     house = House(path)
     house.rule_manager.offer(HOT, FILE)
-    house.spool.close()
-    spool = Outbox(str(path))
-    rule_manager = RuleManager(Engine(RuleSet()), spool, CLOCK)
+    house.outbox.close()
+    outbox = Outbox(str(path))
+    rule_manager = RuleManager(Engine(RuleSet()), outbox, CLOCK)
     assert list(rule_manager.rules.by_id) == ["hot"]  # as another version of this program has it
     rule_manager.offer(HOT, FILE)
     for bring in (rule_manager.test, lambda text: rule_manager.offer(text, SOCKET)):
@@ -87,7 +87,7 @@ def test_rules_about_what_nobody_measures_are_refused_but_not_taken_away(path: P
             bring(COLD)
     assert list(rule_manager.rules.by_id) == ["hot"]
     rule_manager.offer(COLD.replace("x", "util_ratio"), SOCKET)
-    spool.close()
+    outbox.close()
 
 
 @pytest.mark.parametrize("text", [BROKEN, "", "rules: {", b"rules: [\xff]", "{}", HOT * 2])
@@ -153,21 +153,21 @@ def test_a_restart_goes_on_with_what_was_in_force_and_can_go_back_further(
     house.rule_manager.offer(HOT, FILE)
     house.rule_manager.offer(HOT.replace("90", "70"), CENTRAL, "v7")
     version = house.rule_manager.rules.version
-    house.spool.close()
+    house.outbox.close()
     again = House(path)
     assert again.rule_manager.rules.version == version
     assert again.rule_manager.state.layers[CENTRAL].version == "v7"
     assert again.look(web=80) == [("hot", "firing")]
     again.rule_manager.roll_back()
     assert again.rule_manager.rules.by_id["hot"].conditions[0].level == 90
-    again.spool.close()
+    again.outbox.close()
     assert House(path).rule_manager.rules.by_id["hot"].conditions[0].level == 90
 
 
 def test_what_is_not_written_down_is_not_in_force(house: House) -> None:
     house.rule_manager.offer(HOT, FILE)
     version = house.rule_manager.rules.version
-    house.spool.close()
+    house.outbox.close()
     with pytest.raises(DriverError):
         house.rule_manager.offer(COLD, FILE)
     with pytest.raises(DriverError):
@@ -244,35 +244,35 @@ def test_a_file_is_taken_when_it_changes_and_a_broken_one_is_not(
 
 
 class Failing:
-    """A spool whose disk is full for so many writes."""
+    """A outbox whose disk is full for so many writes."""
 
-    def __init__(self, spool: Outbox, times: int) -> None:
-        self._spool = spool
+    def __init__(self, outbox: Outbox, times: int) -> None:
+        self._outbox = outbox
         self.times = times
 
     def put(self, items: Any, notes: Any = None) -> None:
         if self.times:
             self.times -= 1
-            raise DriverError("spool", "the disk is full", retryable=True)
-        self._spool.put(items, notes)
+            raise DriverError("outbox", "the disk is full", retryable=True)
+        self._outbox.put(items, notes)
 
     def note(self, name: str) -> Any:
-        return self._spool.note(name)
+        return self._outbox.note(name)
 
 
 @pytest.mark.parametrize("how", ["first", "changed", "hang up"])
 def test_a_file_that_the_disk_did_not_take_is_offered_until_it_does(
     house: House, tmp_path: Path, how: str
 ) -> None:
-    spool = Failing(house.spool, 2 if how == "first" else 0)
-    rule_manager = RuleManager(house.world.engine, spool, CLOCK, known_fields=False)
+    outbox = Failing(house.outbox, 2 if how == "first" else 0)
+    rule_manager = RuleManager(house.world.engine, outbox, CLOCK, known_fields=False)
     file = tmp_path / "rules.yaml"
     file.write_text(HOT)
     inlet = RulesFile(str(file), rule_manager)
     if how != "first":
         inlet.poll()
         file.write_text(COLD)
-        spool.times = 2
+        outbox.times = 2
     with pytest.raises(DriverError):
         (inlet.again if how == "hang up" else inlet.poll)()
     with pytest.raises(DriverError):
@@ -333,7 +333,7 @@ def test_a_file_that_was_gone_back_from_is_taken_again_only_by_a_hang_up(
     house.rule_manager.roll_back()
     inlet.poll()
     assert house.rule_manager.rules.rules == ()
-    house.spool.close()
+    house.outbox.close()
     again = House(path)
     inlet = RulesFile(str(file), again.rule_manager)
     inlet.poll()
@@ -502,10 +502,10 @@ def test_a_note_of_rules_that_cannot_be_read_any_more_leaves_the_others(
 ) -> None:
     house.rule_manager.offer(HOT, FILE)
     house.rule_manager.offer(COLD, SOCKET)
-    note = house.spool.note(NOTE)
+    note = house.outbox.note(NOTE)
     note["now"]["layers"]["file"]["text"] = BROKEN
-    house.spool.put((), {NOTE: note})
-    house.spool.close()
+    house.outbox.put((), {NOTE: note})
+    house.outbox.close()
     again = House(path)
     assert list(again.rule_manager.rules.by_id) == ["cold"]
     assert "line 2" in again.rule_manager.tried(FILE).error

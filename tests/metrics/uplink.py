@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host in simulated time whose every byte is counted on its way out: the alarms of its agent, its
-courier, its sign of life and what it asks by HTTP, its sinks by UDP, all to real sockets on
+sender, its sign of life and what it asks by HTTP, its sinks by UDP, all to real sockets on
 loopback. What the API would refuse is refused here."""
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ class Centre:
         self._server.server_close()
 
 
-def about(spool: Outbox, clock: SimClock) -> Callable[[], dict[str, Any]]:
+def about(outbox: Outbox, clock: SimClock) -> Callable[[], dict[str, Any]]:
     """What a real agent says of itself with each sign of life."""
     view = SimpleNamespace(deaf="", tracks={}, was_read=True)
     agent: Any = SimpleNamespace(
-        _spool=spool,
+        _outbox=outbox,
         _agent=SimpleNamespace(view=lambda: view),
         _started_at=clock.now().isoformat(),
         _groups=["gpu", "rack-12"],
@@ -116,16 +116,16 @@ def live(
     after: Callable[[int], None] = lambda second: None,
 ) -> None:
     """Pass after pass, a second apart; all that is to be delivered is, before the next."""
-    clock, spool = SimClock(), Outbox(":memory:")
-    rule_manager = RuleManager(Engine(rules_file.parse(rules, "rules", 1)), spool, clock)
-    alarms = HostAlarms(NODE, rule_manager, spool, clock)
+    clock, outbox = SimClock(), Outbox(":memory:")
+    rule_manager = RuleManager(Engine(rules_file.parse(rules, "rules", 1)), outbox, clock)
+    alarms = HostAlarms(NODE, rule_manager, outbox, clock)
 
     def client() -> Client:
         return Client(centre.url, agent="a" * 64, retries=0)
 
-    courier = Sender(spool, HoldfastReports(client), clock)
+    sender = Sender(outbox, HoldfastReports(client), clock)
     recent = Recent()
-    beat = Heartbeat(NODE, HoldfastCentre(client), rule_manager, about(spool, clock), recent)
+    beat = Heartbeat(NODE, HoldfastCentre(client), rule_manager, about(outbox, clock), recent)
     expected = HoldfastExpected(client)
     logging.disable(logging.WARNING)
     try:
@@ -140,10 +140,10 @@ def live(
                 beat.poll()
             if second % EXPECTATION_EVERY_S == 0:
                 expected.expected(NODE)
-            assert courier.round() == ""
+            assert sender.round() == ""
             after(second)
             clock.advance(1.0)
     finally:
         logging.disable(logging.NOTSET)
         expected.close()
-        spool.close()
+        outbox.close()

@@ -64,7 +64,7 @@ class Site:
             "host": HOST,
             "guests": "sim",
             "guests_address": f"{HOST}@{self.folder / 'state' / 'sim.db'}",
-            "spool": folder / "spool",
+            "outbox": folder / "outbox",
             "socket": folder / "socket",
             "api_url": self.client.url,
             "token_file": self.folder / "token",

@@ -214,21 +214,21 @@ class HostAgent:
         guests: Guests,
         services: ProcessWatch,
         filters: FilterFile,
-        spool: Outbox,
+        outbox: Outbox,
         settings: Settings,
         clock: Clock,
         *,
-        spooled: Callable[[], None],
+        report_stored: Callable[[], None],
         tap: Tap | None = None,
     ) -> None:
         self.host = host
         self._guests = guests
         self._services = services
         self._filters = filters
-        self._spool = spool
+        self._outbox = outbox
         self._settings = settings
         self._clock = clock
-        self._spooled = spooled
+        self._report_stored = report_stored
         self._waiting: queue.Queue[QueuedEvent] = queue.Queue(MOST_WAITING)
         self._tap = tap or Tap()
         self._watch = self._remembered()
@@ -369,10 +369,10 @@ class HostAgent:
         if guest_events or taken:
             items = [self._item(guest_event) for guest_event in guest_events]
             notes = {MEMORY: guest_store.to_plain(self._watch)}
-            self._spool.put(items, notes, _over(guest_events))
+            self._outbox.put(items, notes, _over(guest_events))
             self._again.written()
             if items:
-                self._spooled()
+                self._report_stored()
         self._seen, self._counted = dict(self._watch.tracks), dict(self._watch.counted)
         self._was_read = self._was_read or any(
             isinstance(queued_event.record, Reading) for queued_event in taken
@@ -432,8 +432,8 @@ class HostAgent:
             )
             for guest_event in told
         ]
-        self._spool.put([self._item(guest_event) for guest_event in marked])
-        self._spooled()
+        self._outbox.put([self._item(guest_event) for guest_event in marked])
+        self._report_stored()
         self._tap.publish(marked)
 
     def _remembered(
@@ -442,7 +442,7 @@ class HostAgent:
         counted: Mapping[str, Tally] | None = None,
     ) -> GuestWatch:
         filters, now = self._filters.filters, self._clock.monotonic()
-        said = self._spool.note(MEMORY)
+        said = self._outbox.note(MEMORY)
         if said is None:
             return GuestWatch(filters)
         try:
@@ -495,7 +495,7 @@ class HostAgent:
         if not items and said == self._service_text:
             return
         try:
-            self._spool.put(items, {SERVICES: said})
+            self._outbox.put(items, {SERVICES: said})
         except HoldfastError:
             self._services.untell(told)
             raise
@@ -503,7 +503,7 @@ class HostAgent:
         for _, step in told:
             LOG.warning("%s", step.sentence)
         if items:
-            self._spooled()
+            self._report_stored()
 
 
 def _is_removal(record: Record) -> bool:

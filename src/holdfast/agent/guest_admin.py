@@ -168,7 +168,7 @@ class GuestCommands:
     def __init__(
         self,
         agent: HostAgent,
-        spool: Outbox,
+        outbox: Outbox,
         tap: Tap,
         clock: Clock,
         about: Mapping[str, Any],
@@ -180,7 +180,7 @@ class GuestCommands:
         metrics (`troubles`) and the number of lost alarms (`alarms_lost`).
         """
         self._agent = agent
-        self._spool = spool
+        self._outbox = outbox
         self._tap = tap
         self._clock = clock
         self._about = about
@@ -211,7 +211,7 @@ class GuestCommands:
             "unjudged": view.waiting,
             "filters": view.filters.source,
             "filters_problem": view.problem,
-            "spool": self._waiting(),
+            "outbox": self._waiting(),
         }
 
     def list_all(self, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class GuestCommands:
         }
 
     def _waiting(self) -> dict[str, Any]:
-        backlog, oldest_s = self._spool.backlog, None
+        backlog, oldest_s = self._outbox.backlog, None
         if backlog.oldest_at is not None:
             since = datetime.fromisoformat(backlog.oldest_at)
             oldest_s = max(0.0, (self._clock.now() - since).total_seconds())

@@ -176,7 +176,7 @@ class Outbox:
             raise self._failed(f"{self._path}: {error}") from error
 
     def _failed(self, why: str) -> DriverError:
-        return DriverError("spool", why, retryable=True)
+        return DriverError("outbox", why, retryable=True)
 
 
 def _said(subject: str, body: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -225,11 +225,11 @@ class Sender(Worker):
     """
 
     def __init__(
-        self, spool: Outbox, reports: Reports, clock: Clock, *, observer: str | None = None
+        self, outbox: Outbox, reports: Reports, clock: Clock, *, observer: str | None = None
     ) -> None:
         super().__init__("sender", clock, self._send)
         self.make_essential()
-        self._spool = spool
+        self._outbox = outbox
         self._reports = reports
         self._observer = observer
         self._complained = ""
@@ -270,7 +270,7 @@ class Sender(Worker):
     def _go_on(self) -> str:
         """Deliver reports of subjects that have not just failed; these must not delay others."""
         while not self._stop.is_set():
-            heads = self._spool.heads(AT_A_TIME + len(self._held))
+            heads = self._outbox.heads(AT_A_TIME + len(self._held))
             fresh = [item for item in heads if item.subject not in self._held]
             if not fresh:
                 break
@@ -293,7 +293,7 @@ class Sender(Worker):
             return ""
         except HoldfastError as later:
             return f"{item.subject}: {later.message}"
-        self._spool.done(item)
+        self._outbox.done(item)
         LOG.info("reported: %s %s", item.subject, item.body.get("state", ""))
         return ""
 
@@ -304,7 +304,7 @@ class Sender(Worker):
         LOG.error(
             "the report about %s is not taken and put aside: %s", item.subject, refused.message
         )
-        self._spool.park(item, refused.message)
+        self._outbox.park(item, refused.message)
 
     def _log(self, why: str) -> None:
         """Log a failure once, not at every retry."""

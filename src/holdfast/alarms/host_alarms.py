@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alarms in the agent: evaluates each pass and writes alarm reports and state to the outbox.
 
-    alarms = HostAlarms("cmp-7", rule_manager, outbox, clock, spooled=sender.wake)
+    alarms = HostAlarms("cmp-7", rule_manager, outbox, clock, report_stored=sender.wake)
     alarms.evaluate(snapshot)                 # in each pass
     alarms.notify(groups)                    # alarms of plugins
 
@@ -50,16 +50,16 @@ class HostAlarms:
         self,
         host: str,
         rule_manager: RuleManager,
-        spool: Outbox,
+        outbox: Outbox,
         clock: Clock,
         *,
-        spooled: Callable[[], None] = lambda: None,
+        report_stored: Callable[[], None] = lambda: None,
     ) -> None:
         self._host = host
         self._rule_manager = rule_manager
-        self._spool = spool
+        self._outbox = outbox
         self._clock = clock
-        self._spooled = spooled
+        self._report_stored = report_stored
         self._waiting: list[Item] = []
         self._parts: set[str] = set()  # rules with state on disk
         self._plugins = PluginAlarms()
@@ -116,7 +116,7 @@ class HostAlarms:
         with self._rule_manager.engine() as engine:
             notes = {**self._memory(engine, now, whole), PLUGINS: self._plugins.plain()}
         try:
-            self._spool.put(self._waiting, notes)
+            self._outbox.put(self._waiting, notes)
         except DriverError as error:
             if not self._complained:
                 LOG.error("alarms are not written down: %s; it is tried again", error.message)
@@ -125,7 +125,7 @@ class HostAlarms:
         self._complained, self._saved = "", now if whole else self._saved
         if self._waiting:
             self._waiting = []
-            self._spooled()
+            self._report_stored()
 
     def _is_late(self, now: float) -> bool:
         return self._saved is None or now - self._saved >= SAVE_EVERY_S
@@ -147,7 +147,7 @@ class HostAlarms:
 
     def _recall(self) -> None:
         """Restore the saved state into the engine with the rules in force at that time."""
-        said, told = self._spool.note(NOTE), self._spool.note(PLUGINS)
+        said, told = self._outbox.note(NOTE), self._outbox.note(PLUGINS)
         try:
             self._plugins = PluginAlarms(told)
             if said is None:
@@ -168,7 +168,7 @@ class HostAlarms:
         if isinstance(rules, dict):
             return rules
         self._parts = set(rules)
-        found = {name: self._spool.note(_part(name)) for name in rules}
+        found = {name: self._outbox.note(_part(name)) for name in rules}
         return {name: one for name, one in found.items() if one is not None}
 
 

@@ -80,20 +80,22 @@ class Alarming:
         self,
         conf: cfg.ConfigOpts,
         agent: HostAgent,
-        spool: Outbox,
+        outbox: Outbox,
         centre: Centre,
         clock: Clock,
         *,
-        spooled: Callable[[], None],
+        report_stored: Callable[[], None],
         recent: Recent | None = None,
     ) -> None:
         settings = conf.metrics
         self._agent = agent
-        self._spool = spool
+        self._outbox = outbox
         self._groups = list(settings.groups)
         self._started_at = clock.now().isoformat()
-        self.rule_manager = RuleManager(Engine(RuleSet(), self._groups), spool, clock)
-        self.alarms = HostAlarms(agent.host, self.rule_manager, spool, clock, spooled=spooled)
+        self.rule_manager = RuleManager(Engine(RuleSet(), self._groups), outbox, clock)
+        self.alarms = HostAlarms(
+            agent.host, self.rule_manager, outbox, clock, report_stored=report_stored
+        )
         file = RulesFile(settings.rules_file, self.rule_manager)
         beat = Heartbeat(agent.host, centre, self.rule_manager, self._about, recent)
         self._part = RulesPart(file, beat, clock)
@@ -112,7 +114,7 @@ class Alarming:
         self.alarms.close()
 
     def _about(self) -> dict[str, Any]:
-        waiting, parked = self._spool.counts()
+        waiting, parked = self._outbox.counts()
         view = self._agent.view()
         alive = sorted(uuid for uuid, track in view.tracks.items() if track.life in ALIVE)
         return {
@@ -389,25 +391,25 @@ class AgentPart:
         try:
             filters = FilterFile(settings.filters_file)
             guests = connect_guests(settings.guests, settings.guests_address, clock)
-            self._owned = own(settings.spool)
-            self._spool = Outbox(settings.spool)
-            process_watch = watch_services(settings, self._spool, clock)
+            self._owned = own(settings.outbox)
+            self._outbox = Outbox(settings.outbox)
+            process_watch = watch_services(settings, self._outbox, clock)
         except HoldfastError as error:
             raise BadSetup(error.message) from error
         tap = Tap()
         host = normalise(settings.host or socket.gethostname())
-        self._courier = Sender(
-            self._spool, TappedReports(reports, tap), clock, observer=observer(host)
+        self._sender = Sender(
+            self._outbox, TappedReports(reports, tap), clock, observer=observer(host)
         )
         self._agent = HostAgent(
             host,
             guests,
             process_watch,
             filters,
-            self._spool,
+            self._outbox,
             settings,
             clock,
-            spooled=self._courier.wake,
+            report_stored=self._sender.wake,
             tap=tap,
         )
         about = {
@@ -416,16 +418,18 @@ class AgentPart:
             "started_at": clock.now().isoformat(),
         }
         self.admin = Admin()
-        wake, recent = self._courier.wake, Recent()
+        wake, recent = self._sender.wake, Recent()
         alarming = Alarming(
-            *(conf, self._agent, self._spool, centre(settings), clock), spooled=wake, recent=recent
+            *(conf, self._agent, self._outbox, centre(settings), clock),
+            report_stored=wake,
+            recent=recent,
         )
         self.admin.add(alarming.commands())
         measured = measuring(conf, self._agent.host, self.admin, clock, alarming.alarms, [recent])
         losses = Losses(alarming.alarms, measured).said
-        asked = GuestCommands(self._agent, self._spool, tap, clock, about, losses)
+        asked = GuestCommands(self._agent, self._outbox, tap, clock, about, losses)
         self.admin.add(asked.commands())
-        self._parts: list[Part] = [self._courier, self._agent]
+        self._parts: list[Part] = [self._sender, self._agent]
         self._parts += [HangPart(settings, self._agent, clock), alarming, *measured]
         if settings.socket:
             self._parts.append(AdminSocket(settings.socket, self.admin, clock))
@@ -453,28 +457,28 @@ class AgentPart:
     def stop(self) -> None:
         for part in reversed(self._parts):
             part.stop()
-        self._spool.close()
+        self._outbox.close()
         self._owned.close()
 
 
-def own(spool: str) -> IO[bytes]:
+def own(outbox: str) -> IO[bytes]:
     """Lock the outbox for this agent, until the returned file is closed or the process ends.
 
     Two agents on one outbox would each report, and mark as reported, events of the other.
     """
-    path = Path(f"{spool}.lock")
+    path = Path(f"{outbox}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("ab")
     except OSError as error:
-        raise BadSetup(f"[agent] spool: {path}: {error.strerror}") from error
+        raise BadSetup(f"[agent] outbox: {path}: {error.strerror}") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
         raise BadSetup(
-            f"[agent] spool: another agent that runs has {spool}: stop it, or give this one a"
-            " spool of its own"
+            f"[agent] outbox: another agent that runs has {outbox}: stop it, or give this one a"
+            " outbox of its own"
         ) from error
     return file
 
@@ -483,15 +487,15 @@ def services(names: Sequence[str]) -> Sequence[Service]:
     return [Service(name, restart=("systemctl", "restart", name)) for name in names]
 
 
-def watch_services(settings: cfg.ConfigOpts, spool: Outbox, clock: Clock) -> ProcessWatch:
+def watch_services(settings: cfg.ConfigOpts, outbox: Outbox, clock: Clock) -> ProcessWatch:
     """Build the service watch; restarts by the previous agent process count."""
 
     def keep(said: Mapping[str, Any]) -> None:
-        spool.put((), {SERVICES: said})
+        outbox.put((), {SERVICES: said})
 
     file = ServicesFile(settings.services_file)
     watch = ProcessWatch(LinuxProcesses(), services(settings.services), file, keep)
-    watch.recall(spool.note(SERVICES), clock.monotonic())
+    watch.recall(outbox.note(SERVICES), clock.monotonic())
     return watch
 
 

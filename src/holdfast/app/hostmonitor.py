@@ -73,24 +73,24 @@ class HostMonitorPart:
         try:
             strategy = MatrixFile(settings.matrix_file, settings.networks)
             watches = [_watch(conf, name, clock) for name in settings.networks]
-            self._spool = Outbox(settings.spool)
+            self._outbox = Outbox(settings.outbox)
         except InvalidMatrix as error:
             raise BadSetup(f"{error.message}; `holdfast matrix check` tells more") from error
         except HoldfastError as error:
             raise BadSetup(error.message) from error
-        self._courier = Sender(self._spool, reports, clock, observer=name)
+        self._sender = Sender(self._outbox, reports, clock, observer=name)
         self._monitor = HostMonitor(
             name,
             watches,
             strategy,
-            self._spool,
+            self._outbox,
             settings,
             clock,
-            spooled=self._courier.wake,
+            report_stored=self._sender.wake,
             changed=self._say,
         )
         self._heartbeat = Heartbeat(reports, name, self._monitor.view, settings.heartbeat_s, clock)
-        self._parts: Sequence[Part] = (self._courier, self._monitor, self._heartbeat)
+        self._parts: Sequence[Part] = (self._sender, self._monitor, self._heartbeat)
 
     def _say(self) -> None:
         self._heartbeat.wake()
@@ -102,7 +102,7 @@ class HostMonitorPart:
     def stop(self) -> None:
         for part in reversed(self._parts):
             part.stop()
-        self._spool.close()
+        self._outbox.close()
 
 
 def _watch(

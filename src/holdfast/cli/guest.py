@@ -88,7 +88,7 @@ def losses(said: Said) -> Iterator[str]:
 
 def undelivered(said: Said) -> Iterator[str]:
     """Yield a warning about reports in the outbox that are late or were rejected."""
-    backlog = said["spool"]
+    backlog = said["outbox"]
     if backlog["put_aside"] or (backlog["oldest_s"] or 0) > LATE_S:
         yield f"the agent of {said['host']}: {outbox_line(backlog)}"
 
@@ -102,7 +102,7 @@ def outbox_line(said: Said) -> str:
 
 def well(said: Said) -> str:
     knows = f"the agent of {said['host']} hears the hypervisor and knows {said['guests']} guests"
-    return f"{knows}; {outbox_line(said['spool'])}"
+    return f"{knows}; {outbox_line(said['outbox'])}"
 
 
 def why_nothing(said: Said) -> Iterator[str]:
@@ -250,7 +250,7 @@ class List(Asking, ListCommand):
         said = admin.ask(self.place(parsed_args), "guests.list", timeout_s=10.0)
         for warning in warnings(said):
             self.app.LOG.warning(warning)
-        self.say(outbox_line(said["spool"]))
+        self.say(outbox_line(said["outbox"]))
         found = [{**guest, "since_at": guest.pop("since")} for guest in said["guests"]]
         if parsed_args.formatter in ("json", "yaml"):
             return rows((*_GUEST, "persistent", "metadata"), found)

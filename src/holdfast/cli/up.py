@@ -73,7 +73,7 @@ def use_state(conf: cfg.ConfigOpts, state: Path) -> None:
     conf.set_default("database", str(state / "sim.db"), group="sim")
     conf.set_default("state", str(state / "libvirt.db"), group="libvirt")
     conf.set_default("log_file", str(state / "holdfast.log"))
-    conf.set_default("spool", str(state / "hostmonitor.spool"), group="hostmonitor")
+    conf.set_default("outbox", str(state / "hostmonitor.outbox"), group="hostmonitor")
     if conf.cloud.driver == "sim":
         for network in conf.hostmonitor.networks:
             conf.set_default("driver", "sim", group=hostmonitor.group(network))

@@ -91,8 +91,8 @@ OPTS = [
         help="Seconds that a difference must last before the agent reports it.",
     ),
     cfg.StrOpt(
-        "spool",
-        default="/var/lib/holdfast/agent.spool",
+        "outbox",
+        default="/var/lib/holdfast/agent.outbox",
         help="File of the agent's outbox: reports that wait for delivery.",
     ),
     cfg.StrOpt(

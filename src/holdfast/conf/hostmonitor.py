@@ -90,8 +90,8 @@ OPTS = [
         "Default: the machine's host name.",
     ),
     cfg.StrOpt(
-        "spool",
-        default="/var/lib/holdfast/hostmonitor.spool",
+        "outbox",
+        default="/var/lib/holdfast/hostmonitor.outbox",
         help="File of the monitor's outbox: reports that wait for delivery.",
     ),
     cfg.FloatOpt(

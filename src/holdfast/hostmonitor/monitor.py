@@ -73,24 +73,24 @@ class HostMonitor:
         observer: str,
         networks: Sequence[Callable[[Callable[[], None]], NetworkWatch]],
         strategy: MatrixFile,
-        spool: Outbox,
+        outbox: Outbox,
         settings: Settings,
         clock: Clock,
         *,
-        spooled: Callable[[], None],
+        report_stored: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
         """Create a watch per network.
 
-        `networks`: factories of watches; each receives the callback for news. `spooled` is
+        `networks`: factories of watches; each receives the callback for news. `report_stored` is
         called after a report was written to the outbox, `changed` after the view changed.
         """
         self._observer = observer
         self._strategy = strategy
-        self._spool = spool
+        self._outbox = outbox
         self._settings = settings
         self._clock = clock
-        self._spooled, self._changed = spooled, changed
+        self._report_stored, self._changed = report_stored, changed
         self._worker = Worker("judge", clock, self._look, retry_s=TICK_S, stop_s=10.0)
         self._worker.make_essential()
         watches = [make(self._worker.wake) for make in networks]
@@ -119,7 +119,7 @@ class HostMonitor:
         """The current view of all hosts, in the format for Holdfast's API."""
         with self._lock:
             rows, at = self._rows, self._judged_at
-        waiting, parked = self._spool.counts()
+        waiting, parked = self._outbox.counts()
         return {
             "kind": "host",
             "at": at.isoformat(),
@@ -174,8 +174,8 @@ class HostMonitor:
             self._book, sights, strategy, moment, self._settings.healthy_after_s
         )
         if reports:
-            self._spool.put([self._item(report) for report in reports])
-            self._spooled()
+            self._outbox.put([self._item(report) for report in reports])
+            self._report_stored()
         self._book, self._judged = book, seen
         self._publish(health.view(book, sights), sights, moment.now)
 

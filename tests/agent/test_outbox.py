@@ -22,12 +22,12 @@ from holdfast.runtime.clock import SystemClock
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    return str(tmp_path / "deep" / "spool")
+    return str(tmp_path / "deep" / "outbox")
 
 
-def put(spool: Outbox, *names: str) -> None:
+def put(outbox: Outbox, *names: str) -> None:
     """`a1`: the first about a."""
-    spool.put([(name[0], name, {"name": name}) for name in names])
+    outbox.put([(name[0], name, {"name": name}) for name in names])
 
 
 class Office:
@@ -51,90 +51,90 @@ class Office:
 def test_what_is_in_it_is_there_after_a_restart_once_and_in_order(path: str) -> None:
     put(Outbox(path), "a1", "b1")
     put(Outbox(path), "a2", "a1")
-    spool = Outbox(path)
+    outbox = Outbox(path)
     office = Office()
-    assert Sender(spool, office, SystemClock()).round() == ""
+    assert Sender(outbox, office, SystemClock()).round() == ""
     assert office.taken == ["a1", "b1", "a2"]
-    assert spool.counts() == (0, 0)
+    assert outbox.counts() == (0, 0)
 
 
 def test_the_next_about_a_subject_waits_for_the_one_before_and_others_do_not(path: str) -> None:
-    spool, office = Outbox(path), Office(a1=Unavailable("not now"))
-    put(spool, "a1", "a2", "b1")
-    courier = Sender(spool, office, SystemClock())
-    assert "not now" in courier.round()
+    outbox, office = Outbox(path), Office(a1=Unavailable("not now"))
+    put(outbox, "a1", "a2", "b1")
+    sender = Sender(outbox, office, SystemClock())
+    assert "not now" in sender.round()
     assert office.taken == ["b1"]
     office.says.clear()
-    assert courier.round() == ""
+    assert sender.round() == ""
     assert office.taken == ["b1", "a1", "a2"]
 
 
 def test_what_will_never_be_taken_is_put_aside_and_holds_up_nobody(path: str) -> None:
-    spool, office = Outbox(path), Office(a1=InvalidInput("no such thing"))
-    put(spool, "a1", "a2")
-    assert Sender(spool, office, SystemClock()).round() == ""
+    outbox, office = Outbox(path), Office(a1=InvalidInput("no such thing"))
+    put(outbox, "a1", "a2")
+    assert Sender(outbox, office, SystemClock()).round() == ""
     assert office.taken == ["a2"]
-    assert spool.counts() == (0, 1)
+    assert outbox.counts() == (0, 1)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), object()])
 def test_what_json_cannot_say_is_put_aside_at_the_door_and_the_next_leaves(
     path: str, value: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spool, office = Outbox(path), Office()
-    spool.put([("a", "a1", {"name": "a1", "value": value})], {"known": [1]})
-    put(spool, "a2")
+    outbox, office = Outbox(path), Office()
+    outbox.put([("a", "a1", {"name": "a1", "value": value})], {"known": [1]})
+    put(outbox, "a2")
     assert "about a is put aside: it cannot be said in JSON" in caplog.text
-    assert Sender(spool, office, SystemClock()).round() == ""
-    assert (office.taken, spool.counts(), spool.note("known")) == (["a2"], (0, 1), [1])
+    assert Sender(outbox, office, SystemClock()).round() == ""
+    assert (office.taken, outbox.counts(), outbox.note("known")) == (["a2"], (0, 1), [1])
 
 
 def test_what_another_name_wrote_is_put_aside_when_it_is_refused_and_ours_is_not(path: str) -> None:
     """A typing error in a host's name: what was reported in it will never be taken."""
     refused = Forbidden("the agent of cmp-7 reports as agent@cmp-7")
-    spool, office = Outbox(path), Office(a1=refused, b1=refused)
-    spool.put([("a", "a1", {"name": "a1", "observer": "agent@cmp7"})])
-    spool.put([("b", "b1", {"name": "b1", "observer": "agent@cmp-7"})])
-    put(spool, "a2", "b2")
-    courier = Sender(spool, office, SystemClock(), observer="agent@cmp-7")
-    assert "b: the agent of" in courier.round()
+    outbox, office = Outbox(path), Office(a1=refused, b1=refused)
+    outbox.put([("a", "a1", {"name": "a1", "observer": "agent@cmp7"})])
+    outbox.put([("b", "b1", {"name": "b1", "observer": "agent@cmp-7"})])
+    put(outbox, "a2", "b2")
+    sender = Sender(outbox, office, SystemClock(), observer="agent@cmp-7")
+    assert "b: the agent of" in sender.round()
     assert office.taken == ["a2"]
-    assert spool.counts() == (2, 1)
+    assert outbox.counts() == (2, 1)
     office.says.clear()
-    assert courier.round() == ""
+    assert sender.round() == ""
     assert office.taken == ["a2", "b1", "b2"]
 
 
-def test_a_courier_that_may_speak_for_anybody_puts_nothing_aside_for_a_name(path: str) -> None:
-    spool = Outbox(path)
-    spool.put([("a", "a1", {"name": "a1", "observer": "ctl-9"})])
-    assert "no" in Sender(spool, Office(a1=Forbidden("no")), SystemClock()).round()
-    assert spool.counts() == (1, 0)
+def test_a_sender_that_may_speak_for_anybody_puts_nothing_aside_for_a_name(path: str) -> None:
+    outbox = Outbox(path)
+    outbox.put([("a", "a1", {"name": "a1", "observer": "ctl-9"})])
+    assert "no" in Sender(outbox, Office(a1=Forbidden("no")), SystemClock()).round()
+    assert outbox.counts() == (1, 0)
 
 
 def test_many_that_nobody_takes_keep_no_other_from_its_turn(path: str) -> None:
-    spool, office = Outbox(path), Office()
+    outbox, office = Outbox(path), Office()
     for number in range(250):
         name = f"stuck-{number}"
-        spool.put([(name, name, {"name": name})])
+        outbox.put([(name, name, {"name": name})])
         office.says[name] = Unavailable("not now")
-    put(spool, "a1", "a2")
-    assert "not now" in Sender(spool, office, SystemClock()).round()
+    put(outbox, "a1", "a2")
+    assert "not now" in Sender(outbox, office, SystemClock()).round()
     assert office.taken == ["a1", "a2"]
 
 
 def test_what_is_new_leaves_at_once_while_something_else_is_stuck(path: str) -> None:
     """And what is stuck is not tried each time that somebody rings."""
-    spool, office = Outbox(path), Office(a1=Unavailable("not now"))
+    outbox, office = Outbox(path), Office(a1=Unavailable("not now"))
     clock = SimClock(by_hand=True)
-    courier = Sender(spool, office, clock)
-    put(spool, "a1")
-    courier.start()
+    sender = Sender(outbox, office, clock)
+    put(outbox, "a1")
+    sender.start()
     try:
         for number in range(5):
             until(lambda: "a1" in office.asked)
-            put(spool, f"b{number}")
-            courier.wake()
+            put(outbox, f"b{number}")
+            sender.wake()
             until(lambda number=number: f"b{number}" in office.taken)
         assert office.asked.count("a1") == 1
         for tries, pause_s in enumerate((0.2, 0.4, 0.8, 1.6), 2):
@@ -143,75 +143,75 @@ def test_what_is_new_leaves_at_once_while_something_else_is_stuck(path: str) -> 
             clock.advance(pause_s + 0.001)
             until(lambda tries=tries: office.asked.count("a1") == tries)
     finally:
-        courier.stop()
+        sender.stop()
 
 
 def test_a_failure_that_is_over_before_it_could_be_told_says_so(path: str) -> None:
     """Whoever gets it would begin to do something about it before the next report comes."""
-    spool = Outbox(path)
+    outbox = Outbox(path)
     about = {"kind": "guest", "state": "failed", "evidence": {"host": "cmp-7"}}
-    spool.put([(name, f"{name}/{n}", about) for name in ("server:a", "server:b") for n in (1, 2)])
+    outbox.put([(name, f"{name}/{n}", about) for name in ("server:a", "server:b") for n in (1, 2)])
     well = {**about, "state": "well"}
-    spool.put([("server:a", "server:a/3", well)], over={"server:a": "2026-11-16T12:00:00+00:00"})
+    outbox.put([("server:a", "server:a/3", well)], over={"server:a": "2026-11-16T12:00:00+00:00"})
     sent: list[tuple[str, str, str]] = []
 
     class Ears:
         def report(self, body: Mapping[str, Any]) -> None:
-            item = next(head for head in spool.heads() if head.body == body)
+            item = next(head for head in outbox.heads() if head.body == body)
             sent.append((item.subject, body["state"], body["evidence"].get("over_since", "")))
 
         def view(self, observer: str, body: Mapping[str, Any]) -> None:
             raise AssertionError
 
-    assert Sender(spool, Ears(), SystemClock()).round() == ""
+    assert Sender(outbox, Ears(), SystemClock()).round() == ""
     over = ("server:a", "failed", "2026-11-16T12:00:00+00:00")
     assert [one for one in sent if one[0] == "server:a"] == [over, over, ("server:a", "well", "")]
     assert [one for one in sent if one[0] == "server:b"] == [("server:b", "failed", "")] * 2
 
 
 def test_few_are_kept_of_what_was_put_aside(path: str) -> None:
-    spool = Outbox(path)
+    outbox = Outbox(path)
     for number in range(MOST_PARKED + 5):
-        spool.put([("a", str(number), {})])
-        spool.park(spool.heads()[0], "no")
-    assert spool.counts() == (0, MOST_PARKED)
+        outbox.put([("a", str(number), {})])
+        outbox.park(outbox.heads()[0], "no")
+    assert outbox.counts() == (0, MOST_PARKED)
 
 
-def test_a_full_spool_takes_all_of_a_batch_or_nothing(path: str) -> None:
-    spool = Outbox(path, most=3)
-    put(spool, "a1", "b1")
+def test_a_full_outbox_takes_all_of_a_batch_or_nothing(path: str) -> None:
+    outbox = Outbox(path, most=3)
+    put(outbox, "a1", "b1")
     with pytest.raises(DriverError, match="more are not kept"):
-        put(spool, "c1", "d1")
-    assert [item.subject for item in spool.heads()] == ["a", "b"]
+        put(outbox, "c1", "d1")
+    assert [item.subject for item in outbox.heads()] == ["a", "b"]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DriverError, match="file"):
-        Outbox(str(tmp_path / "file" / "spool"))
+        Outbox(str(tmp_path / "file" / "outbox"))
 
 
-def test_the_courier_goes_on_by_itself_when_the_other_side_is_back(path: str) -> None:
-    spool, office = Outbox(path), Office(a1=Unavailable("away"))
-    courier = Sender(spool, office, SystemClock())
-    courier.start()
+def test_the_sender_goes_on_by_itself_when_the_other_side_is_back(path: str) -> None:
+    outbox, office = Outbox(path), Office(a1=Unavailable("away"))
+    sender = Sender(outbox, office, SystemClock())
+    sender.start()
     try:
-        put(spool, "a1")
-        courier.wake()
-        until(lambda: bool(courier._complained))
+        put(outbox, "a1")
+        sender.wake()
+        until(lambda: bool(sender._complained))
         office.says.clear()
         until(lambda: office.taken == ["a1"])
     finally:
-        courier.stop()
-    assert spool.counts() == (0, 0)
+        sender.stop()
+    assert outbox.counts() == (0, 0)
 
 
 def test_what_was_put_is_there_after_kill_nine(path: str) -> None:
     script = (
         "import sys; from holdfast.agent.outbox import Outbox\n"
-        "spool = Outbox(sys.argv[1])\n"
+        "outbox = Outbox(sys.argv[1])\n"
         "for n in range(10**6):\n"
-        "    spool.put([('a', str(n), {'name': str(n)})]); print(n, flush=True)\n"
+        "    outbox.put([('a', str(n), {'name': str(n)})]); print(n, flush=True)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, path], stdout=subprocess.PIPE, text=True

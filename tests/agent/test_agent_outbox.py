@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A spool has one agent at a time."""
+"""A outbox has one agent at a time."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ time.sleep(600)
 """
 
 
-def test_a_second_agent_with_the_same_spool_is_told_so(tmp_path: Path) -> None:
-    spool = str(tmp_path / "deep" / "agent.spool")
-    first = own(spool)
-    with pytest.raises(BadSetup, match=r"another agent that runs has .*agent\.spool"):
-        own(spool)
+def test_a_second_agent_with_the_same_outbox_is_told_so(tmp_path: Path) -> None:
+    outbox = str(tmp_path / "deep" / "agent.outbox")
+    first = own(outbox)
+    with pytest.raises(BadSetup, match=r"another agent that runs has .*agent\.outbox"):
+        own(outbox)
     first.close()
-    own(spool).close()
+    own(outbox).close()
 
 
 def test_one_that_was_killed_has_it_no_more(tmp_path: Path) -> None:
-    spool = str(tmp_path / "spool")
-    with subprocess.Popen([sys.executable, "-c", HOLD, spool], stdout=subprocess.PIPE) as child:
+    outbox = str(tmp_path / "outbox")
+    with subprocess.Popen([sys.executable, "-c", HOLD, outbox], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
         with pytest.raises(BadSetup, match="stop it"):
-            own(spool)
+            own(outbox)
         os.kill(child.pid, signal.SIGKILL)
-    own(spool).close()
+    own(outbox).close()
 
 
 def test_a_place_where_nothing_can_be_kept_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadSetup, match=r"spool: .*file"):
-        own(str(tmp_path / "file" / "spool"))
+    with pytest.raises(BadSetup, match=r"outbox: .*file"):
+        own(str(tmp_path / "file" / "outbox"))
