@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from holdfast.runtime.threads import PeriodicTask
 def over(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """The end of the test, for which `hanging` tasks wait; a thread hangs after 0.5 s."""
     monkeypatch.setattr(threads, "HUNG_S", 0.5)
+    # threads of other tests may wait for a simulated clock
+    monkeypatch.setattr(threads, "_pulses", weakref.WeakSet())
     event = threading.Event()
     yield event
     event.set()
