@@ -155,7 +155,7 @@ def look(store: Store, count: int) -> None:
         "started_at": at.isoformat(),
         "heartbeat_s": 60,
         "networks": dict.fromkeys(NETWORKS, sight),
-        "strategy": matrix.default(NETWORKS).to_plain(),
+        "ha_matrix": matrix.default(NETWORKS).to_plain(),
         "rows": [{"health": dict.fromkeys(NETWORKS, "up"), "opinion": "none", "hosts": names}],
     }
     store.monitors.register("ctl-1", "bench")

@@ -70,7 +70,7 @@ def pull(
 
 def ours(house: House, cuts: int) -> list[tuple[float, float]]:
     took = []
-    with house.monitors(Monitor(house, "k1", strategy=AT_ONCE, healthy_after_s=0)):
+    with house.monitors(Monitor(house, "k1", ha_matrix=AT_ONCE, healthy_after_s=0)):
         for number in range(cuts):
             host, began = COMPUTES[number % len(COMPUTES)], now()
 

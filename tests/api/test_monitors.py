@@ -66,7 +66,7 @@ def test_where_no_monitor_ever_spoke_there_is_nothing_to_show(house: House) -> N
     assert get(house, MONITORS) == []
     assert get(house, HEALTH) == []
     shown = get(house, MATRIX)
-    assert (shown["networks"], shown["rows"], shown["strategy"]) == ([], [], None)
+    assert (shown["networks"], shown["rows"], shown["ha_matrix"]) == ([], [], None)
     assert house.call("GET", f"{OWN}/hosts/cmp-1/health").status_code == 404
 
 
@@ -77,7 +77,7 @@ def test_a_monitor_is_listed_with_what_it_sees_and_whether_it_does(house: House)
     put(house, "ctl-1", sent)
     (one,) = get(house, MONITORS)
     assert (one["observer"], one["kind"], one["fresh"], one["hosts"]) == ("ctl-1", "host", True, 3)
-    assert one["strategy_source"] == "default"
+    assert one["matrix_source"] == "default"
     assert one["networks"]["storage"] == dark
     assert one["networks"]["manage"]["sighted"] is True
 
@@ -135,7 +135,7 @@ def test_the_matrix_has_each_host_in_the_row_it_is_in_now(house: House) -> None:
     put(house, "ctl-2", body(*rows, (BLIND, "undecided", ["cmp-4"])))
     shown = get(house, MATRIX)
     assert (shown["networks"], shown["source"]) == (list(NETWORKS), "default")
-    assert matrix.from_plain(shown["strategy"]) == matrix.default(NETWORKS)
+    assert matrix.from_plain(shown["ha_matrix"]) == matrix.default(NETWORKS)
     assert len(shown["rows"]) == 8
     full = {tuple(row["health"].values()): row for row in shown["rows"] if row["count"]}
     assert full[UP]["hosts"] == ["cmp-1", "cmp-2"]
@@ -147,13 +147,13 @@ def test_the_matrix_has_each_host_in_the_row_it_is_in_now(house: House) -> None:
     assert shown["differing"] == []
 
 
-def test_monitors_that_go_by_another_strategy_than_most_are_named(house: House) -> None:
+def test_monitors_that_go_by_another_matrix_than_most_are_named(house: House) -> None:
     same = {**matrix.default(NETWORKS).to_plain(), "source": "/etc/other.yaml"}
     other = matrix.default(NETWORKS).to_plain()
     other["rules"][0]["action"], other["source"] = "alert", "/etc/odd.yaml"
-    put(house, "ctl-1", body((UP, "none", ["cmp-1"]), strategy=other))
+    put(house, "ctl-1", body((UP, "none", ["cmp-1"]), ha_matrix=other))
     put(house, "ctl-2", body((UP, "none", ["cmp-1"])))
-    put(house, "ctl-3", body((UP, "none", ["cmp-1"]), strategy=same))
+    put(house, "ctl-3", body((UP, "none", ["cmp-1"]), ha_matrix=same))
     assert get(house, MATRIX)["differing"] == [{"observer": "ctl-1", "source": "/etc/odd.yaml"}]
 
 
@@ -231,7 +231,7 @@ NONSENSE: list[tuple[str, dict[str, Any]]] = [
     ("heartbeat_s", body(heartbeat_s=0)),
     ("kind", body(kind="guest")),
     ("started_at", body(started_at="yesterday")),
-    ("strategy", body(strategy={"networks": []})),
+    ("HA matrix", body(ha_matrix={"networks": []})),
     ("networks", body(networks={str(i): {} for i in range(17)})),
     ("colour", body(colour="red")),
     ("Missing parameter rows", {k: v for k, v in body().items() if k != "rows"}),

@@ -31,7 +31,7 @@ def view_body(
         "started_at": stamp(-60),
         "heartbeat_s": 300,  # it is fresh however slow the machine is
         "networks": {name: sight for name in NETWORKS},
-        "strategy": matrix.default(NETWORKS).to_plain(),
+        "ha_matrix": matrix.default(NETWORKS).to_plain(),
         "rows": [
             {"health": dict(zip(NETWORKS, health, strict=True)), "opinion": opinion, "hosts": hosts}
             for health, opinion, hosts in rows

@@ -51,7 +51,7 @@ def _speak(house: House) -> None:
     )
     dark = (BLIND, "undecided", [*WELL, "cmp-08"]), (TWO_DARK, "undecided", ["cmp-09"])
     blind = {"sighted": False, "leader": "", "since": stamp(-5), "why": "no leader"}
-    third = view_body(*dark, heartbeat_s=300, strategy=ODD)
+    third = view_body(*dark, heartbeat_s=300, ha_matrix=ODD)
     third["networks"]["storage"] = blind
     for name, sent in (
         ("ctl-1", view_body(*whole, heartbeat_s=300)),
@@ -86,7 +86,7 @@ def test_what_the_documentation_shows_is_so() -> None:
 def test_matrix_show_draws_every_row_with_the_hosts_that_are_in_it(real: Run) -> None:
     ran = real("matrix", "show")
     assert ran.code == 0, ran.err
-    assert ran.out.startswith("strategy: default\n")
+    assert ran.out.startswith("ha_matrix: default\n")
     head, *table = cells(ran.out)
     assert head == ["manage", "tenant", "storage", "action", "for_s", "hosts", "rule"]
     assert len(table) == 8 + 2
@@ -104,7 +104,7 @@ def test_matrix_show_draws_every_row_with_the_hosts_that_are_in_it(real: Run) ->
     unknown = {row[5]: row for row in table[8:]}
     assert unknown["1: cmp-09"][:4] == ["○ down", "◌ unknown", "◌ unknown", "undecided"]
     assert unknown["1: cmp-10"][:5] == ["◌ unknown", "● up", "○ down", "recovery", "after 3 s"]
-    assert ran.err == "ctl-3 goes by another strategy, /etc/odd.yaml: make the files alike\n"
+    assert ran.err == "ctl-3 goes by another HA matrix, /etc/odd.yaml: make the files alike\n"
 
 
 def test_json_has_the_words_and_all_names(real: Run) -> None:
@@ -177,7 +177,7 @@ def test_monitor_list_says_who_was_heard_of_and_who_is_blind(real: Run) -> None:
     assert (ran.code, ran.err) == (0, "")
     head, *table = cells(ran.out)
     assert head[:5] == ["observer", "registered", "kind", "fresh", "seen_at"]
-    assert head[5:] == ["networks", "hosts", "strategy", "trouble"]
+    assert head[5:] == ["networks", "hosts", "matrix", "trouble"]
     shown = {row[0]: row for row in table}
     assert shown["ctl-1"][1:4] == ["True", "host", "True"]
     assert shown["ctl-1"][5:] == ["●●● sees all", "10", "default", ""]
@@ -187,9 +187,9 @@ def test_monitor_list_says_who_was_heard_of_and_who_is_blind(real: Run) -> None:
 
 
 def test_monitor_list_names_what_somebody_has_to_look_after() -> None:
-    said = {"networks": {}, "problem": "strategy.yaml has a problem", "waiting": 2, "parked": 0}
+    said = {"networks": {}, "problem": "matrix.yaml has a problem", "waiting": 2, "parked": 0}
     assert [*monitor.troubles(said)] == [
-        "strategy.yaml has a problem",
+        "matrix.yaml has a problem",
         "2 reports wait to be delivered",
     ]
 
@@ -219,14 +219,14 @@ def test_monitors_are_unregistered_by_name(fake: Fake, holdfast: Run) -> None:
 
 
 def test_monitor_list_says_what_makes_a_monitor_vote(fake: Fake, holdfast: Run) -> None:
-    said = {"observer": "ctl-1", "networks": {}, "strategy_source": "", "hint": "not registered"}
+    said = {"observer": "ctl-1", "networks": {}, "matrix_source": "", "hint": "not registered"}
     fake.says("GET /holdfast/v1/monitors", (200, {"monitors": [said]}))
     (row,) = json.loads(holdfast("monitor", "list", "-f", "json").out)
     assert (row["networks"], row["trouble"]) == ("", "not registered")
 
 
 def test_where_no_monitor_was_heard_of_that_is_said(fake: Fake, holdfast: Run) -> None:
-    nothing = {"networks": [], "source": None, "strategy": None}
+    nothing = {"networks": [], "source": None, "ha_matrix": None}
     empty = {**nothing, "rows": [], "undecided": [], "differing": []}
     fake.says("GET /holdfast/v1/matrix", (200, {"matrix": empty}))
     ran = holdfast("matrix", "show")
@@ -258,8 +258,8 @@ def check(
 
     def run(text: str | bytes, *more: str) -> Any:
         data = text.encode() if isinstance(text, str) else text
-        Path("strategy.yaml").write_bytes(data)
-        return holdfast("matrix", "check", "strategy.yaml", *more)
+        Path("matrix.yaml").write_bytes(data)
+        return holdfast("matrix", "check", "matrix.yaml", *more)
 
     return run
 
@@ -268,7 +268,7 @@ def test_check_draws_what_a_file_means(check: Callable[..., Any]) -> None:
     text = "for: 0\nrules:\n- {when: {b: down}, do: alert}\notherwise: recovery\n"
     ran = check(text, "--networks", "a, b")
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith("strategy.yaml is a strategy for a, b\n")
+    assert ran.out.startswith("matrix.yaml is an HA matrix for a, b\n")
     head, *table = cells(ran.out)
     assert head == ["a", "b", "action", "for_s", "rule"]
     assert [row[2:] for row in table] == [
@@ -284,12 +284,12 @@ def test_check_lists_every_problem_with_its_line_and_ends_with_1(check: Callable
     ran = check(text, "-f", "json")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.splitlines() == [
-        "strategy.yaml:2: 'dwon' is no state: write up, down or any",
-        "strategy.yaml:3: 'x' is no action: write recovery, alert or none",
-        "strategy.yaml:3: network 'disk' is unknown: there are manage, tenant, storage",
+        "matrix.yaml:2: 'dwon' is no state: write up, down or any",
+        "matrix.yaml:3: 'x' is no action: write recovery, alert or none",
+        "matrix.yaml:3: network 'disk' is unknown: there are manage, tenant, storage",
     ]
     assert check("").err == (
-        "strategy.yaml: it is empty: write rules, or do without a file to get the default\n"
+        "matrix.yaml: it is empty: write rules, or do without a file to get the default\n"
     )
     assert "larger than" in check("#" * 100_000).err
     assert "not UTF-8" in check(b"\xff").err
@@ -302,7 +302,7 @@ def test_check_names_the_rows_that_a_file_leaves_out_and_ends_with_0(
     ran = check(text, "--networks", "a,b")
     assert ran.code == 0
     assert ran.err == (
-        "strategy.yaml: 2 rows are left out and count as none, in the order a, b:"
+        "matrix.yaml: 2 rows are left out and count as none, in the order a, b:"
         " [down, up], [down, down]\n"
     )
     assert [row[2] for row in cells(ran.out)[1:]] == ["none", "recovery", "none", "none"]
@@ -340,7 +340,7 @@ def test_the_documentation_shows_what_check_prints(check: Callable[..., Any]) ->
         more = ("--networks", names) if names else ()
         assert check(text, *more).code == 0, text
     assert check(blocks[0][1]).out in page
-    assert check(BROKEN).err.replace("strategy.yaml:", "broken.yaml:") in page
+    assert check(BROKEN).err.replace("matrix.yaml:", "broken.yaml:") in page
 
 
 # drawing

@@ -356,7 +356,7 @@ def test_what_an_agent_saw_is_where_the_timeline_begins(site: Site) -> None:
 def test_what_strangers_wrote_is_text(site: Site) -> None:
     network = {"health": "down", "since": EVIL, "confirmed_by": [WORSE]}
     vote = {"observer": EVIL, "vote": "for", "why": WORSE, "since": EVIL, "at": EVIL}
-    vote["evidence"] = {"networks": {WORSE: network}, "rule": EVIL, "strategy": WORSE}
+    vote["evidence"] = {"networks": {WORSE: network}, "rule": EVIL, "ha_matrix": WORSE}
     own = write_incident(
         site,
         host=EVIL,

@@ -149,10 +149,10 @@ def test_the_matrix_is_shown_and_tested_without_script(browser: Browser, site: S
 
 
 def test_names_of_hosts_and_monitors_are_escaped(site: Site, page: Page) -> None:
-    strategy = {**matrix.default(NETWORKS).to_plain(), "source": f"/etc/{EVIL}"}
+    ha_matrix = {**matrix.default(NETWORKS).to_plain(), "source": f"/etc/{EVIL}"}
     other = matrix.parse("rules: []\notherwise: none\n", NETWORKS, EVIL).to_plain()
-    see(site, EVIL, strategy=strategy)
-    see(site, observer=f"z{EVIL}", strategy=other)
+    see(site, EVIL, ha_matrix=ha_matrix)
+    see(site, observer=f"z{EVIL}", ha_matrix=other)
     page.goto("/console/matrix")
     text = page.locator("main").inner_text()
     assert f"/etc/{EVIL}" in text and f"z{EVIL}: {EVIL}" in text

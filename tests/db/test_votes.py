@@ -38,7 +38,7 @@ def body(**hosts: str) -> dict[str, Any]:
         "kind": "host",
         "heartbeat_s": 5.0,
         "networks": {name: sight for name in NETWORKS},
-        "strategy": matrix.default(NETWORKS).to_plain(),
+        "ha_matrix": matrix.default(NETWORKS).to_plain(),
         "rows": [
             {"health": {"storage": states[how][0]}, "opinion": states[how][1], "hosts": [host]}
             for how, host in hosts.items()

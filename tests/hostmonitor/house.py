@@ -43,11 +43,11 @@ class Monitor:
         self,
         house: House,
         host: str,
-        strategy: str | None = QUICK,
+        ha_matrix: str | None = QUICK,
         networks: Sequence[str] = NETWORKS,
         **settings: object,
     ) -> None:
-        """`strategy`: the text of its file, None for the default."""
+        """`ha_matrix`: the text of its file, None for the default."""
         self.host = host
         self._house = house
         folder = house.folder
@@ -61,9 +61,9 @@ class Monitor:
             "token_file": folder / f"{host}.token",
             **settings,
         }
-        if strategy is not None:
-            file = folder / f"{host}-{abs(hash(strategy))}.yaml"
-            file.write_text(strategy)
+        if ha_matrix is not None:
+            file = folder / f"{host}-{abs(hash(ha_matrix))}.yaml"
+            file.write_text(ha_matrix)
             own["matrix_file"] = file
         ports = {
             f"network_{name}": {"url": f"http://127.0.0.1:{house.site.port(name)}"}

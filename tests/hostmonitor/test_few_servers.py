@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 NET = "storage"
-STRATEGY = "for: 1s\nrules: [{when: {storage: down}, do: recovery}]\notherwise: none\n"
+MATRIX = "for: 1s\nrules: [{when: {storage: down}, do: recovery}]\notherwise: none\n"
 
 
 class Recorder:
@@ -68,11 +68,11 @@ def cluster(servers: int) -> Iterator[Site]:
 @contextmanager
 def monitor(site: Site, folder: Path) -> Iterator[Recorder]:
     """The whole monitor, in the network namespace of k1; it sees both computes."""
-    folder.joinpath("strategy.yaml").write_text(STRATEGY)
+    folder.joinpath("matrix.yaml").write_text(MATRIX)
     file = folder / "holdfast.conf"
     file.write_text(
         f"[hostmonitor]\nname = k1\nnetworks = {NET}\noutbox = {folder}/outbox\n"
-        f"matrix_file = {folder}/strategy.yaml\n"
+        f"matrix_file = {folder}/matrix.yaml\n"
         "heartbeat_s = 0.5\nproof_every_s = 0.5\nwell_for_s = 1\n"
         f"[network_{NET}]\nurl = {site.agent('k1', NET).url}\n"
     )

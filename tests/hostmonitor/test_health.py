@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the networks say of a host, judged: as the strategy says, after as long as it says, once."""
+"""Health of a host on its networks: judged by the HA matrix, after the time it says, once."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ WELL_FOR_S = 10.0
 class Watcher:
     """A monitor without threads: networks that are said to be so, and time that is said to pass."""
 
-    strategy: matrix.Matrix = DEFAULT
+    ha_matrix: matrix.Matrix = DEFAULT
     at: float = 100.0
     book: HealthRecords = field(default_factory=HealthRecords)
     sights: dict[str, Sight] = field(default_factory=dict)
     said: list[Report] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for network in self.strategy.networks:
+        for network in self.ha_matrix.networks:
             self.see(network, {"cmp-1": UP, "cmp-2": UP})
 
     def see(self, network: str, states: dict[str, str], **more: object) -> Watcher:
@@ -58,8 +58,8 @@ class Watcher:
 
     def judge(self) -> list[str]:
         moment = Moment(self.at, NOON + timedelta(seconds=self.at))
-        sights = [self.sights[name] for name in self.strategy.networks]
-        self.book, reports = health.judge(self.book, sights, self.strategy, moment, WELL_FOR_S)
+        sights = [self.sights[name] for name in self.ha_matrix.networks]
+        self.book, reports = health.judge(self.book, sights, self.ha_matrix, moment, WELL_FOR_S)
         self.said += reports
         return [f"{report.host} {report.state}" for report in reports]
 

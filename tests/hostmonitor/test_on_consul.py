@@ -27,7 +27,7 @@ pytestmark = [
     ),
 ]
 
-#: Everything the strategies of the test of combinations have to say: what is cut, and what follows.
+#: Everything the matrices of the test of combinations have to say: what is cut, and what follows.
 CUSTOM = """\
 for: 3s
 rules:
@@ -64,11 +64,11 @@ EXPECTED: dict[str, Callable[[tuple[str, ...]], str]] = {
 }
 
 
-def test_each_combination_of_cut_cables_gives_what_the_strategy_says(house: House) -> None:
+def test_each_combination_of_cut_cables_gives_what_the_matrix_says(house: House) -> None:
     monitors = (
-        Monitor(house, "k1", strategy=None),
-        Monitor(house, "k2", strategy=CUSTOM),
-        Monitor(house, "k3", strategy=None, networks=("manage",)),
+        Monitor(house, "k1", ha_matrix=None),
+        Monitor(house, "k2", ha_matrix=CUSTOM),
+        Monitor(house, "k3", ha_matrix=None, networks=("manage",)),
     )
     rounds = [CUTS[:3], CUTS[3:6], CUTS[6:]]
     assert sum(map(len, rounds)) == 8

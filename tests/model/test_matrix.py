@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy: what it answers, the default, both formats of its file, and all that can be wrong
+"""The HA matrix: what it answers, the default, both formats of its file, and all that can be wrong
 with one, named with its line."""
 
 import doctest
@@ -73,9 +73,9 @@ def health(*states: str, networks: Sequence[str] = NETWORKS) -> dict[str, str]:
     return dict(zip(networks, states, strict=True))
 
 
-def actions(strategy: Matrix) -> dict[str, str]:
+def actions(ha_matrix: Matrix) -> dict[str, str]:
     """By combination, the first letter of each state."""
-    return {"".join(s[0] for s in row.health): row.answer.action for row in strategy.table()}
+    return {"".join(s[0] for s in row.health): row.answer.action for row in ha_matrix.table()}
 
 
 def problems(text: str | bytes, networks: Sequence[str] = NETWORKS) -> list[str]:
@@ -95,8 +95,8 @@ def test_what_the_documentation_shows_is_so(module: Any) -> None:
 
 
 def test_the_default_recovers_when_storage_is_down_whatever_the_rest() -> None:
-    strategy = default(NETWORKS)
-    assert actions(strategy) == {
+    ha_matrix = default(NETWORKS)
+    assert actions(ha_matrix) == {
         "uuu": NONE,
         "uud": RECOVERY,
         "udu": NONE,
@@ -106,8 +106,8 @@ def test_the_default_recovers_when_storage_is_down_whatever_the_rest() -> None:
         "ddu": NONE,
         "ddd": RECOVERY,
     }
-    assert {row.answer.for_s for row in strategy.table()} == {0.0, DEFAULT_FOR_S}
-    assert strategy.source == "default"
+    assert {row.answer.for_s for row in ha_matrix.table()} == {0.0, DEFAULT_FOR_S}
+    assert ha_matrix.source == "default"
 
 
 def test_of_a_single_network_the_default_recovers_when_it_is_down() -> None:
@@ -116,7 +116,7 @@ def test_of_a_single_network_the_default_recovers_when_it_is_down() -> None:
 
 def test_without_storage_among_several_there_is_no_default() -> None:
     with pytest.raises(
-        InvalidMatrix, match="none of which is called storage: write a strategy file"
+        InvalidMatrix, match="none of which is called storage: write an HA matrix file"
     ):
         default(("manage", "tenant"))
     with pytest.raises(InvalidMatrix, match="name at least one"):
@@ -147,73 +147,73 @@ def test_what_is_unknown_may_be_anything(seen: dict[str, str], action: str) -> N
 
 
 def test_an_answer_says_by_which_rule_and_why_not() -> None:
-    strategy = parse(OURS, NETWORKS)
-    assert strategy.answer(health(UP, UP, DOWN)).sentence == (
+    ha_matrix = parse(OURS, NETWORKS)
+    assert ha_matrix.answer(health(UP, UP, DOWN)).sentence == (
         "line 5: storage down -> recovery after 0.5 s"
     )
-    assert strategy.answer(health(DOWN, DOWN, UP)).sentence == (
+    assert ha_matrix.answer(health(DOWN, DOWN, UP)).sentence == (
         "line 6: manage down, tenant down -> alert after 4 s"
     )
-    assert strategy.answer(health(DOWN, UP, UP)).sentence == "line 11: anything else -> none"
-    assert strategy.answer(health(UP, UP, UP)).sentence == "up on every network -> none"
-    assert strategy.answer(health(DOWN, UP, UNKNOWN)).sentence == (
+    assert ha_matrix.answer(health(DOWN, UP, UP)).sentence == "line 11: anything else -> none"
+    assert ha_matrix.answer(health(UP, UP, UP)).sentence == "up on every network -> none"
+    assert ha_matrix.answer(health(DOWN, UP, UNKNOWN)).sentence == (
         "undecided: storage is unknown; up would mean none, down would mean recovery"
     )
-    assert strategy.answer({"manage": UP}).sentence == (
+    assert ha_matrix.answer({"manage": UP}).sentence == (
         "undecided: tenant and storage are unknown; it could be recovery or alert or none"
     )
-    assert strategy.answer(health(UP, UNKNOWN, DOWN)).sentence == (
+    assert ha_matrix.answer(health(UP, UNKNOWN, DOWN)).sentence == (
         "line 5: storage down -> recovery after 0.5 s"
     )
 
 
 def test_undecided_between_alert_and_recovery_is_an_alert() -> None:
-    strategy = parse(OURS, NETWORKS)
-    answer = strategy.answer(health(DOWN, DOWN, UNKNOWN))
+    ha_matrix = parse(OURS, NETWORKS)
+    answer = ha_matrix.answer(health(DOWN, DOWN, UNKNOWN))
     assert (answer.action, answer.for_s, answer.is_decided) == (ALERT, 4.0, False)
     assert answer.sentence == (
         "undecided: storage is unknown; up would mean alert, down would mean recovery"
         " -> alert after 4 s"
     )
-    assert strategy.answer(health(DOWN, UP, UNKNOWN)).action == UNDECIDED  # it could be none
+    assert ha_matrix.answer(health(DOWN, UP, UNKNOWN)).action == UNDECIDED  # it could be none
 
 
 def test_a_host_lost_wherever_it_can_be_seen_is_an_alert_while_a_network_is_blind() -> None:
-    strategy = default(NETWORKS)
+    ha_matrix = default(NETWORKS)
     lost = health(DOWN, DOWN, UNKNOWN)
-    answer = strategy.answer(lost, ["storage"])
+    answer = ha_matrix.answer(lost, ["storage"])
     assert (answer.action, answer.for_s, answer.is_decided) == (ALERT, DEFAULT_FOR_S, False)
     assert answer.sentence == (
         "down on every network that can be seen, storage cannot be seen -> alert after 3 s"
     )
-    assert strategy.answer(lost).action == UNDECIDED  # it left, or never was there
-    assert strategy.answer(lost, ["tenant"]).action == UNDECIDED
-    assert strategy.answer(health(DOWN, UP, UNKNOWN), ["storage"]).action == UNDECIDED
-    assert strategy.answer({}, NETWORKS).action == UNDECIDED  # nothing can be seen at all
-    assert strategy.answer(health(UNKNOWN, UNKNOWN, DOWN), NETWORKS[:2]).action == RECOVERY
-    assert strategy.answer(health(UNKNOWN, UNKNOWN, UP), NETWORKS[:2]).action == NONE
+    assert ha_matrix.answer(lost).action == UNDECIDED  # it left, or never was there
+    assert ha_matrix.answer(lost, ["tenant"]).action == UNDECIDED
+    assert ha_matrix.answer(health(DOWN, UP, UNKNOWN), ["storage"]).action == UNDECIDED
+    assert ha_matrix.answer({}, NETWORKS).action == UNDECIDED  # nothing can be seen at all
+    assert ha_matrix.answer(health(UNKNOWN, UNKNOWN, DOWN), NETWORKS[:2]).action == RECOVERY
+    assert ha_matrix.answer(health(UNKNOWN, UNKNOWN, UP), NETWORKS[:2]).action == NONE
 
 
 def test_where_different_rules_agree_the_longest_time_counts() -> None:
-    strategy = parse(OURS, NETWORKS)
-    answer = strategy.answer(health(UNKNOWN, DOWN, UP))
+    ha_matrix = parse(OURS, NETWORKS)
+    answer = ha_matrix.answer(health(UNKNOWN, DOWN, UP))
     assert (answer.action, answer.for_s) == (ALERT, 60.0)
     assert answer.sentence == (
         "alert, whatever manage would be; at the latest by line 10: tenant down -> alert after 60 s"
     )
-    quiet = strategy.answer(health(UNKNOWN, UP, UP))
+    quiet = ha_matrix.answer(health(UNKNOWN, UP, UP))
     assert (quiet.action, quiet.sentence) == (NONE, "none, whatever manage would be")
 
 
 def test_a_host_that_is_up_everywhere_is_left_alone_whatever_the_rules_say() -> None:
-    strategy = parse("rules: []\notherwise: recovery", NETWORKS)
-    assert actions(strategy).pop("uuu") == NONE
-    assert set(actions(strategy).values()) == {NONE, RECOVERY}
-    assert strategy.answer({"manage": UP, "tenant": UP}).action == UNDECIDED
+    ha_matrix = parse("rules: []\notherwise: recovery", NETWORKS)
+    assert actions(ha_matrix).pop("uuu") == NONE
+    assert set(actions(ha_matrix).values()) == {NONE, RECOVERY}
+    assert ha_matrix.answer({"manage": UP, "tenant": UP}).action == UNDECIDED
     assert Matrix(("a",), (), "none").answer({"a": DOWN}).sentence == "no rule for a down -> none"
 
 
-def test_strategies_agree_by_what_they_say_not_by_how_they_are_written() -> None:
+def test_matrices_agree_by_what_they_say_not_by_how_they_are_written() -> None:
     turned = parse("networks: [storage, tenant, manage]\n" + OURS.split("\n", 2)[2], NETWORKS)
     assert parse(MASAKARI, NETWORKS).agrees(default(NETWORKS))
     assert default(NETWORKS).agrees(parse(MASAKARI, NETWORKS))
@@ -229,27 +229,27 @@ def test_strategies_agree_by_what_they_say_not_by_how_they_are_written() -> None
 
 
 def test_masakaris_own_sample_is_the_default() -> None:
-    strategy = parse(MASAKARI, NETWORKS, "matrix.yaml")
-    assert actions(strategy) == actions(default(NETWORKS))
-    assert strategy.source == "matrix.yaml"
-    assert strategy.rules[1] == Rule((UP, UP, DOWN), RECOVERY, DEFAULT_FOR_S, line=6)
+    ha_matrix = parse(MASAKARI, NETWORKS, "matrix.yaml")
+    assert actions(ha_matrix) == actions(default(NETWORKS))
+    assert ha_matrix.source == "matrix.yaml"
+    assert ha_matrix.rules[1] == Rule((UP, UP, DOWN), RECOVERY, DEFAULT_FOR_S, line=6)
 
 
 def test_masakaris_sequence_may_be_any_order_and_a_single_network() -> None:
     text = "sequence: [storage, manage]\nmatrix:\n"
     for states, action in (("up, down", ""), ("down, up", "recovery"), ("down, down", "alert")):
         text += f"- {{health: [{states}], action: [{action}]}}\n"
-    strategy = parse(text, ("manage", "storage"))
-    assert strategy.answer({"manage": UP, "storage": DOWN}).action == RECOVERY
-    assert strategy.answer({"manage": DOWN, "storage": UP}).action == NONE
-    assert strategy.answer({"manage": DOWN, "storage": DOWN}).action == ALERT
+    ha_matrix = parse(text, ("manage", "storage"))
+    assert ha_matrix.answer({"manage": UP, "storage": DOWN}).action == RECOVERY
+    assert ha_matrix.answer({"manage": DOWN, "storage": UP}).action == NONE
+    assert ha_matrix.answer({"manage": DOWN, "storage": DOWN}).action == ALERT
     one = "sequence: ['manage']\nmatrix:\n  - {health: ['down'], action: ['recovery']}"
     assert actions(parse(one, ["manage"])) == {"u": NONE, "d": RECOVERY}
 
 
 def test_ours_takes_the_first_rule_that_matches() -> None:
-    strategy = parse(OURS, NETWORKS)
-    assert actions(strategy) == {
+    ha_matrix = parse(OURS, NETWORKS)
+    assert actions(ha_matrix) == {
         "uuu": NONE,
         "uud": RECOVERY,
         "udu": ALERT,
@@ -259,7 +259,7 @@ def test_ours_takes_the_first_rule_that_matches() -> None:
         "ddu": ALERT,
         "ddd": RECOVERY,
     }
-    assert [(rule.for_s, rule.line) for rule in strategy.rules] == [
+    assert [(rule.for_s, rule.line) for rule in ha_matrix.rules] == [
         (0.5, 5),
         (4.0, 6),
         (60.0, 10),
@@ -269,12 +269,12 @@ def test_ours_takes_the_first_rule_that_matches() -> None:
 
 def test_ours_needs_no_list_of_networks_and_takes_any_number() -> None:
     names = [f"net-{number}" for number in range(10)]
-    strategy = parse("rules: [{when: {net-7: down}, do: recovery}]\notherwise: alert", names)
-    assert strategy.networks == tuple(names)
-    assert len(strategy.table()) == 1024
-    assert strategy.answer({"net-7": DOWN}).action == RECOVERY
+    ha_matrix = parse("rules: [{when: {net-7: down}, do: recovery}]\notherwise: alert", names)
+    assert ha_matrix.networks == tuple(names)
+    assert len(ha_matrix.table()) == 1024
+    assert ha_matrix.answer({"net-7": DOWN}).action == RECOVERY
     seen = dict.fromkeys(names, UP) | {"net-3": DOWN}
-    assert strategy.answer(seen).action == ALERT
+    assert ha_matrix.answer(seen).action == ALERT
 
 
 @pytest.mark.parametrize(
@@ -405,13 +405,13 @@ def test_a_row_that_masakaris_format_leaves_out_is_none_and_named_in_a_warning(l
     rows = MASAKARI.splitlines()
     states = rows[3 + 2 * left].partition(": ")[2].replace("'", "")
     del rows[3 + 2 * left : 5 + 2 * left]
-    strategy = parse("\n".join(rows), NETWORKS)
-    assert strategy.warning == (
+    ha_matrix = parse("\n".join(rows), NETWORKS)
+    assert ha_matrix.warning == (
         f"1 row is left out and counts as none, in the order manage, tenant, storage: {states}"
     )
     seen = health(*states.strip("[]").split(", "))
-    assert strategy.answer(seen).action == NONE
-    assert "no rule for" in strategy.answer(seen).sentence
+    assert ha_matrix.answer(seen).action == NONE
+    assert "no rule for" in ha_matrix.answer(seen).sentence
 
 
 def test_the_four_rows_of_the_consul_specification_are_the_default() -> None:
@@ -422,9 +422,9 @@ matrix:
   - {health: [down, up, down], action: [recovery]}
   - {health: [down, down, down], action: [recovery]}
 """
-    strategy = parse(text, NETWORKS)
-    assert strategy.agrees(default(NETWORKS))
-    assert strategy.warning == (
+    ha_matrix = parse(text, NETWORKS)
+    assert ha_matrix.agrees(default(NETWORKS))
+    assert ha_matrix.warning == (
         "3 rows are left out and count as none, in the order manage, tenant, storage:"
         " [up, down, up], [down, up, up], [down, down, up]"
     )
@@ -435,9 +435,9 @@ matrix:
 def test_that_well_hosts_are_left_alone_need_not_be_said() -> None:
     rows = MASAKARI.splitlines()
     del rows[3:5]
-    strategy = parse("\n".join(rows), NETWORKS)
-    assert strategy.agrees(default(NETWORKS))
-    assert strategy.warning == default(NETWORKS).warning == ""
+    ha_matrix = parse("\n".join(rows), NETWORKS)
+    assert ha_matrix.agrees(default(NETWORKS))
+    assert ha_matrix.warning == default(NETWORKS).warning == ""
 
 
 def test_what_our_rules_leave_out_is_none_too() -> None:
@@ -468,8 +468,8 @@ def test_a_row_of_the_wrong_length_is_one_problem_not_many() -> None:
     [
         ("", "it is empty: write rules, or do without a file to get the default"),
         ("# nothing\n---\n", "it is empty: write rules, or do without a file to get the default"),
-        ("storage", "line 1: a strategy begins with `rules:`, or with `sequence:`"),
-        ("- storage", "line 1: a strategy begins with `rules:`, or with `sequence:`"),
+        ("storage", "line 1: an HA matrix begins with `rules:`, or with `sequence:`"),
+        ("- storage", "line 1: an HA matrix begins with `rules:`, or with `sequence:`"),
         ("rules: 7", "line 1: `rules` is '7' and should be a list: write [ … ]"),
         ("otherwise: none", "line 1: `rules` is missing: add `rules: …`"),
         ("sequence: [manage, tenant, storage]", "line 1: `matrix` is missing: add `matrix: …`"),
@@ -492,7 +492,7 @@ def test_a_row_of_the_wrong_length_is_one_problem_not_many() -> None:
         ("ä" * 40_000, "it is larger than the 65536 bytes that are taken"),
     ],
 )
-def test_what_is_no_strategy_at_all_is_said(text: str | bytes, said: str) -> None:
+def test_what_is_no_matrix_at_all_is_said(text: str | bytes, said: str) -> None:
     (found,) = problems(text)
     assert found.startswith(said)
 
@@ -537,9 +537,9 @@ def test_a_hostile_file_costs_little(text: str) -> None:
 
 def test_the_message_tells_the_first_problems_and_the_error_has_all() -> None:
     with pytest.raises(InvalidMatrix) as caught:
-        parse("rules:\n" + "- {}\n" * 30 + "otherwise: none", NETWORKS, "strategy.yaml")
+        parse("rules:\n" + "- {}\n" * 30 + "otherwise: none", NETWORKS, "matrix.yaml")
     error = caught.value
-    assert error.message.startswith("strategy.yaml has 60 problems: line 2: `do` is missing")
+    assert error.message.startswith("matrix.yaml has 60 problems: line 2: `do` is missing")
     assert error.message.endswith("; and 40 more")
     assert len(error.problems) == len(error.details["problems"]) == 60
     assert error.details["problems"][0] == {"line": 2, "text": "`do` is missing: add `do: …`"}
@@ -577,12 +577,12 @@ def test_networks_that_cannot_be_are_refused_before_the_file_is_read() -> None:
         {"rules": [{"health": ["up"] * 3, "action": "none", "for_s": 3, "line": None}]},
     ],
 )
-def test_what_came_over_the_wire_and_is_no_strategy_is_refused(change: dict[str, Any]) -> None:
+def test_what_came_over_the_wire_and_is_no_matrix_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidMatrix):
         from_plain(default(NETWORKS).to_plain() | change)
 
 
-def test_a_strategy_is_an_object() -> None:
+def test_a_matrix_is_an_object() -> None:
     with pytest.raises(InvalidMatrix, match="is an object"):
         from_plain([])  # type: ignore[arg-type]
 
@@ -593,7 +593,7 @@ _names = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True
 
 
 @st.composite
-def strategies(draw: st.DrawFn) -> Matrix:
+def matrices(draw: st.DrawFn) -> Matrix:
     networks = tuple(draw(_names))
     rule = st.builds(
         Rule,
@@ -605,28 +605,28 @@ def strategies(draw: st.DrawFn) -> Matrix:
     return Matrix(networks, tuple(draw(st.lists(rule, max_size=6))), draw(st.text(max_size=9)))
 
 
-def by_hand(strategy: Matrix, states: Sequence[str]) -> tuple[str, float]:
+def by_hand(ha_matrix: Matrix, states: Sequence[str]) -> tuple[str, float]:
     """The first rule that matches, said once more in other words."""
     if DOWN not in states:
         return NONE, 0.0
-    for rule in strategy.rules:
+    for rule in ha_matrix.rules:
         if all(rule.health[n] == ANY or rule.health[n] == states[n] for n in range(len(states))):
             return rule.action, 0.0 if rule.action == NONE else rule.for_s
     return NONE, 0.0
 
 
-@given(strategies(), st.data())
+@given(matrices(), st.data())
 @settings(max_examples=200, deadline=None)
 def test_an_answer_agrees_with_all_that_the_unknown_could_be(
-    strategy: Matrix, data: st.DataObject
+    ha_matrix: Matrix, data: st.DataObject
 ) -> None:
-    states = [data.draw(st.sampled_from((UP, DOWN, UNKNOWN))) for _ in strategy.networks]
+    states = [data.draw(st.sampled_from((UP, DOWN, UNKNOWN))) for _ in ha_matrix.networks]
     could = itertools.product(*((s,) if s != UNKNOWN else (UP, DOWN) for s in states))
-    expected = [by_hand(strategy, one) for one in could]
-    seen = health(*states, networks=strategy.networks)
+    expected = [by_hand(ha_matrix, one) for one in could]
+    seen = health(*states, networks=ha_matrix.networks)
     absent = {name: state for name, state in seen.items() if state != UNKNOWN}
-    answer = strategy.answer(seen)
-    assert answer == strategy.answer(absent) == Matrix(*_parts(strategy)).answer(seen)
+    answer = ha_matrix.answer(seen)
+    assert answer == ha_matrix.answer(absent) == Matrix(*_parts(ha_matrix)).answer(seen)
     could_be = {action for action, _ in expected}
     assert answer.is_decided == (len(could_be) == 1)
     if could_be == {RECOVERY, ALERT}:
@@ -638,38 +638,38 @@ def test_an_answer_agrees_with_all_that_the_unknown_could_be(
     assert answer.sentence
 
 
-def _parts(strategy: Matrix) -> tuple[tuple[str, ...], tuple[Rule, ...], str]:
-    return strategy.networks, strategy.rules, strategy.source
+def _parts(ha_matrix: Matrix) -> tuple[tuple[str, ...], tuple[Rule, ...], str]:
+    return ha_matrix.networks, ha_matrix.rules, ha_matrix.source
 
 
-@given(strategies())
+@given(matrices())
 @settings(max_examples=100, deadline=None)
-def test_a_strategy_comes_back_from_the_wire_as_it_was(strategy: Matrix) -> None:
-    again = from_plain(json.loads(json.dumps(strategy.to_plain())))
-    assert again == strategy
-    assert again.agrees(strategy)
-    assert again.table() == strategy.table()
+def test_a_matrix_comes_back_from_the_wire_as_it_was(ha_matrix: Matrix) -> None:
+    again = from_plain(json.loads(json.dumps(ha_matrix.to_plain())))
+    assert again == ha_matrix
+    assert again.agrees(ha_matrix)
+    assert again.table() == ha_matrix.table()
 
 
-@given(strategies())
+@given(matrices())
 @settings(max_examples=100, deadline=None)
-def test_a_strategy_written_down_in_our_format_is_read_as_it_was_or_refused_for_cause(
-    strategy: Matrix,
+def test_a_matrix_written_down_in_our_format_is_read_as_it_was_or_refused_for_cause(
+    ha_matrix: Matrix,
 ) -> None:
     lines = []
-    for rule in strategy.rules:
-        when = dict(zip(strategy.networks, rule.health, strict=True))
+    for rule in ha_matrix.rules:
+        when = dict(zip(ha_matrix.networks, rule.health, strict=True))
         lasts = {} if rule.action == NONE else {"for": f"{rule.for_s:.3f}s"}
         lines.append("- " + json.dumps({"when": when, "do": rule.action, **lasts}))
     text = "\n".join(["rules:" if lines else "rules: []", *lines, "otherwise: none"])
     try:
-        read = parse(text, strategy.networks)
+        read = parse(text, ha_matrix.networks)
     except InvalidMatrix as error:
         said = [problem.text.split()[1] for problem in error.problems]
         assert set(said) <= {"contradicts", "says", "never", "asks"}
         return
-    for row in strategy.table():
-        same = read.answer(health(*row.health, networks=strategy.networks))
+    for row in ha_matrix.table():
+        same = read.answer(health(*row.health, networks=ha_matrix.networks))
         assert (same.action, same.for_s) == (row.answer.action, pytest.approx(row.answer.for_s))
 
 
@@ -724,7 +724,7 @@ _scraps = st.lists(
 
 @given(st.one_of(st.text(), _scraps, st.binary()))
 @settings(max_examples=600, deadline=None)
-def test_whatever_stands_in_a_file_it_is_a_strategy_or_bad(text: str | bytes) -> None:
+def test_whatever_stands_in_a_file_it_is_a_matrix_or_bad(text: str | bytes) -> None:
     try:
         read = parse(text, NETWORKS)
     except InvalidMatrix as error:
@@ -759,7 +759,7 @@ def test_whatever_stands_in_a_file_it_is_a_strategy_or_bad(text: str | bytes) ->
     st.sampled_from(["rules", "matrix", "sequence", "networks", "for", "otherwise"]),
 )
 @settings(max_examples=250, deadline=None)
-def test_whatever_the_shape_it_is_a_strategy_or_bad(tree: Any, key: str) -> None:
+def test_whatever_the_shape_it_is_a_matrix_or_bad(tree: Any, key: str) -> None:
     for whole in (tree, {key: tree}, {"rules": [tree], key: tree}, {"matrix": [tree], key: tree}):
         try:
             parse(json.dumps(whole), NETWORKS)

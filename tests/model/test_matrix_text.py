@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A strategy that is written down in our format says what it said."""
+"""An HA matrix that is written down in our format says what it said."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ matrix:
 
 
 @st.composite
-def strategies(draw: st.DrawFn) -> Matrix:
+def matrices(draw: st.DrawFn) -> Matrix:
     networks = tuple(draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True)))
     healths = st.tuples(*(st.sampled_from((UP, DOWN, ANY)) for _ in networks))
     spans = st.sampled_from((0.0, 0.25, 3.0, 90.0, 86_400.0))
@@ -29,14 +29,14 @@ def strategies(draw: st.DrawFn) -> Matrix:
     return Matrix(networks, tuple(draw(st.lists(rules, max_size=8))), "it")
 
 
-@given(strategies())
-def test_whatever_a_strategy_says_can_be_read_again(strategy: Matrix) -> None:
-    assert matrix.parse(written(strategy), strategy.networks).agrees(strategy)
+@given(matrices())
+def test_whatever_a_matrix_says_can_be_read_again(ha_matrix: Matrix) -> None:
+    assert matrix.parse(written(ha_matrix), ha_matrix.networks).agrees(ha_matrix)
 
 
 def test_a_file_of_masakari_becomes_one_of_ours() -> None:
-    strategy = matrix.parse(MASAKARI, ("manage", "storage"))
-    assert written(strategy).splitlines() == [
+    ha_matrix = matrix.parse(MASAKARI, ("manage", "storage"))
+    assert written(ha_matrix).splitlines() == [
         "networks: [manage, storage]",
         "rules:",
         "  - {when: {manage: up, storage: down}, do: recovery, for: 3s}",

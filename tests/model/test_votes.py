@@ -43,7 +43,7 @@ def body(hosts: Mapping[str, Seen], sighted: bool = True, **more: Any) -> dict[s
     sight = {"sighted": sighted, "leader": "", "since": "", "why": "" if sighted else "no leader"}
     return {
         "networks": {"manage": {**sight, "sighted": True}, "storage": sight},
-        "strategy": matrix.default(NETWORKS).to_plain(),
+        "ha_matrix": matrix.default(NETWORKS).to_plain(),
         "rows": [
             {
                 "health": dict(zip(NETWORKS, health, strict=True)),
@@ -224,19 +224,19 @@ def test_health_is_what_most_know_and_the_worse_of_as_many() -> None:
     assert everybody(views, NETWORKS) == {HOST: combined(views, HOST, NETWORKS)}
 
 
-def test_the_strategy_of_most_is_in_force() -> None:
+def test_the_matrix_of_most_is_in_force() -> None:
     other = matrix.default(NETWORKS).to_plain()
     other["rules"][0]["action"] = "alert"
-    odd = View("a", "host", NOW, NOW, 5.0, picture(body({}, strategy=other)))
-    strategy, differing = in_force([odd, view("b", WELL), view("c", WELL)])
-    assert strategy == matrix.default(NETWORKS)
+    odd = View("a", "host", NOW, NOW, 5.0, picture(body({}, ha_matrix=other)))
+    ha_matrix, differing = in_force([odd, view("b", WELL), view("c", WELL)])
+    assert ha_matrix == matrix.default(NETWORKS)
     assert differing == [odd]
     assert in_force([]) == (None, [])
 
 
-def test_what_is_no_strategy_is_refused() -> None:
+def test_what_is_no_matrix_is_refused() -> None:
     with pytest.raises(InvalidInput):
-        picture(body({}, strategy={}))
+        picture(body({}, ha_matrix={}))
 
 
 def test_who_saw_what_is_told_in_one_sentence() -> None:

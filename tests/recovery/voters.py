@@ -67,7 +67,7 @@ class Voter:
             "kind": "host",
             "heartbeat_s": self.heartbeat_s,
             "networks": {name: sight for name in NETWORKS},
-            "strategy": matrix.default(NETWORKS).to_plain(),
+            "ha_matrix": matrix.default(NETWORKS).to_plain(),
             "rows": rows,
         }
         self.house.m.store.monitors.put(self.name, now, body)
@@ -96,7 +96,7 @@ class Voter:
             "since": since,
             "observed_at": now,
             "key": key,
-            "evidence": {"networks": {"storage": network}, "rule": rule, "strategy": "default"},
+            "evidence": {"networks": {"storage": network}, "rule": rule, "ha_matrix": "default"},
         }
         if undecided:
             values["evidence"] |= {"undecided": True}

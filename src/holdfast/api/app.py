@@ -75,7 +75,7 @@ Wsgi = Callable[[Any, Any], Any]
 def build(services: Services, metrics: Metrics, routes: Sequence[Route] | None = None) -> Wsgi:
     """Build the WSGI application. A program that serves fewer routes passes `routes`."""
     conf, clock = services.conf, services.clock
-    identify = auth.strategy(conf, clock)
+    identify = auth.authenticator(conf, clock)
     people = login.make(identify, services.store.sessions, conf, clock)
     services = replace(services, login=people)
     middleware: list[Any] = [

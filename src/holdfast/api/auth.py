@@ -262,7 +262,7 @@ Identity = tuple[str, str, tuple[str, ...]]
 Identify = Callable[[falcon.Request], Identity]
 
 
-def strategy(conf: cfg.ConfigOpts, clock: Clock) -> "NoAuth | Basic | Keystone":
+def authenticator(conf: cfg.ConfigOpts, clock: Clock) -> "NoAuth | Basic | Keystone":
     """Return the authenticator for `auth_strategy`."""
     if conf.auth_strategy == "noauth":
         return NoAuth(conf)

@@ -226,7 +226,7 @@ RULES = [
     _rule(
         "holdfast:monitor:list",
         ADMIN,
-        "See which monitors there are, and by which strategy they judge",
+        "See which monitors there are, and by which HA matrix they judge",
         "GET /holdfast/v1/monitors",
         "GET /holdfast/v1/matrix",
     ),

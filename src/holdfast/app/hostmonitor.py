@@ -71,7 +71,7 @@ class HostMonitorPart:
         clock = clock or SystemClock()
         name = observer(conf)
         try:
-            strategy = MatrixFile(settings.matrix_file, settings.networks)
+            ha_matrix = MatrixFile(settings.matrix_file, settings.networks)
             watches = [_watch(conf, name, clock) for name in settings.networks]
             self._outbox = Outbox(settings.outbox)
         except InvalidMatrix as error:
@@ -82,7 +82,7 @@ class HostMonitorPart:
         self._monitor = HostMonitor(
             name,
             watches,
-            strategy,
+            ha_matrix,
             self._outbox,
             settings,
             clock,

@@ -35,22 +35,22 @@ class Show(ListCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         found = self.client.monitors.matrix()
-        if found["strategy"] is None:
+        if found["ha_matrix"] is None:
             self.say("no monitor was heard of lately: see `holdfast monitor list`")
             return SHOWN, []
-        strategy = matrix.from_plain(found["strategy"])
-        self.tell(parsed_args, f"strategy: {found['source']}")
-        if strategy.warning:
-            self.app.LOG.warning("%s: %s", found["source"], strategy.warning)
+        ha_matrix = matrix.from_plain(found["ha_matrix"])
+        self.tell(parsed_args, f"ha_matrix: {found['source']}")
+        if ha_matrix.warning:
+            self.app.LOG.warning("%s: %s", found["source"], ha_matrix.warning)
         for one in found["differing"]:
             self.app.LOG.warning(
-                "%s goes by another strategy, %s: make the files alike",
+                "%s goes by another HA matrix, %s: make the files alike",
                 one["observer"],
                 one["source"],
             )
         drawn = [*found["rows"], *found["undecided"]]
         blind = found.get("blind", ())
-        return _drawn(strategy.networks, SHOWN, (_row(strategy, one, blind) for one in drawn))
+        return _drawn(ha_matrix.networks, SHOWN, (_row(ha_matrix, one, blind) for one in drawn))
 
 
 class Check(ListCommand):
@@ -60,10 +60,10 @@ class Check(ListCommand):
     with 1. Rows missing in the file count as none: a warning names them.
     """
 
-    example = """  holdfast matrix check strategy.yaml
+    example = """  holdfast matrix check matrix.yaml
   holdfast matrix check matrix.yaml --networks manage,storage"""
     arguments = (
-        arg("file", help="a strategy in YAML, in Masakari's format or ours"),
+        arg("file", help="an HA matrix in YAML, in Masakari's format or ours"),
         arg(
             "--networks",
             type=_names,
@@ -76,11 +76,11 @@ class Check(ListCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         name = parsed_args.file
         with reading(name), open(name, "rb") as file:
-            strategy = matrix.parse(file.read(MAX_BYTES + 1), parsed_args.networks, name)
-        self.tell(parsed_args, f"{name} is a strategy for {', '.join(strategy.networks)}")
-        if strategy.warning:
-            self.app.LOG.warning("%s: %s", name, strategy.warning)
-        return _drawn(strategy.networks, SAID, _checked(strategy))
+            ha_matrix = matrix.parse(file.read(MAX_BYTES + 1), parsed_args.networks, name)
+        self.tell(parsed_args, f"{name} is an HA matrix for {', '.join(ha_matrix.networks)}")
+        if ha_matrix.warning:
+            self.app.LOG.warning("%s: %s", name, ha_matrix.warning)
+        return _drawn(ha_matrix.networks, SAID, _checked(ha_matrix))
 
 
 class Explain(Base):
@@ -94,14 +94,14 @@ class Explain(Base):
         self.app.stdout.write("\n".join(explained(found)) + "\n")
 
 
-def _row(strategy: Matrix, found: Mapping[str, Any], blind: Sequence[str]) -> dict[str, Any]:
-    said = _said(strategy.answer(found["health"], blind))
+def _row(ha_matrix: Matrix, found: Mapping[str, Any], blind: Sequence[str]) -> dict[str, Any]:
+    said = _said(ha_matrix.answer(found["health"], blind))
     return {"health": found["health"], "hosts": Hosts(found["hosts"]), **said}
 
 
-def _checked(strategy: Matrix) -> Iterator[dict[str, Any]]:
-    for row in strategy.table():
-        health = dict(zip(strategy.networks, row.health, strict=True))
+def _checked(ha_matrix: Matrix) -> Iterator[dict[str, Any]]:
+    for row in ha_matrix.table():
+        health = dict(zip(ha_matrix.networks, row.health, strict=True))
         yield {"health": health, **_said(row.answer)}
 
 

@@ -24,7 +24,7 @@ class List(ListObjects):
   holdfast monitor list -f json -c observer -c fresh"""
     columns = (
         *("observer", "registered", "kind", "fresh", "seen_at", "networks", "hosts"),
-        *("strategy", "trouble"),
+        *("matrix", "trouble"),
     )
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
@@ -34,7 +34,7 @@ class List(ListObjects):
         return {
             **found,
             "networks": Sights(found["networks"]) if found["networks"] else "",
-            "strategy": found["strategy_source"],
+            "matrix": found["matrix_source"],
             "trouble": "; ".join(troubles(found)),
         }
 

@@ -117,7 +117,7 @@ PATH = f"{PREFIX}/matrix"
 
 def show(request: Request) -> Response:
     shown = _in_force(request)
-    text = written(matrix.from_plain(shown["strategy"])) if shown["strategy"] else ""
+    text = written(matrix.from_plain(shown["ha_matrix"])) if shown["ha_matrix"] else ""
     return page(request, "matrix.html", title="HA matrix", named=NAMED, text=text, matrix=shown)
 
 
@@ -133,7 +133,7 @@ def row(request: Request) -> Response:
         raise NotFound("the HA matrix in force has no such row")
     rows = (*shown["rows"], *shown["undecided"])
     hosts: list[str] = next((row["hosts"] for row in rows if row["health"] == health), [])
-    answer = matrix.from_plain(shown["strategy"]).answer(health, shown["blind"])
+    answer = matrix.from_plain(shown["ha_matrix"]).answer(health, shown["blind"])
     title = "Hosts of a row"
     return page(request, "matrix_row.html", title=title, health=health, hosts=hosts, answer=answer)
 
@@ -162,10 +162,10 @@ def download(request: Request) -> Response:
 
 def _trial(request: Request, text: str) -> Trial:
     shown = _in_force(request)
-    if not shown["strategy"]:
+    if not shown["ha_matrix"]:
         raise Conflict("no host monitor reports, so there is no HA matrix in force to compare with")
     edited = matrix.parse(text, shown["networks"], "the edited matrix")
-    return compare(matrix.from_plain(shown["strategy"]), edited, shown)
+    return compare(matrix.from_plain(shown["ha_matrix"]), edited, shown)
 
 
 def _refused(request: Request, text: str, error: InvalidMatrix) -> Response:
@@ -180,8 +180,8 @@ def _refused(request: Request, text: str, error: InvalidMatrix) -> Response:
 def _in_force(request: Request) -> dict[str, Any]:
     """Return the HA matrix from the API, with the action added to rows with an unknown network."""
     shown: dict[str, Any] = api_calls.call(request, monitors.show_matrix)["matrix"]
-    if shown["strategy"]:
-        in_force = matrix.from_plain(shown["strategy"])
+    if shown["ha_matrix"]:
+        in_force = matrix.from_plain(shown["ha_matrix"])
         shown["undecided"] = [
             {**row, "answer": in_force.answer(row["health"], shown["blind"])}
             for row in shown["undecided"]

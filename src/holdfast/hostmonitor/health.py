@@ -122,7 +122,7 @@ class Report:
 def judge(
     book: HealthRecords,
     sights: Sequence[Sight],
-    strategy: Matrix,
+    ha_matrix: Matrix,
     moment: Moment,
     healthy_after_s: float,
 ) -> tuple[HealthRecords, tuple[Report, ...]]:
@@ -136,11 +136,11 @@ def judge(
         health = tuple(sight.health(host) for sight in sights)
         if _is_gone(host, sights):
             continue
-        answer = strategy.answer(dict(zip(strategy.networks, health, strict=True)), blind)
+        answer = ha_matrix.answer(dict(zip(ha_matrix.networks, health, strict=True)), blind)
         new = _follow(old, health, answer.action, moment)
         new, state, due = _settle(new, answer, healthy_after_s, moment.at)
         if state:
-            reports.append(_report(host, state, new, sights, answer, strategy, moment))
+            reports.append(_report(host, state, new, sights, answer, ha_matrix, moment))
         if due is not None:
             dues.append(due)
         tracks[host] = new
@@ -215,14 +215,14 @@ def _report(
     track: Track,
     sights: Sequence[Sight],
     answer: matrix.Answer,
-    strategy: Matrix,
+    ha_matrix: Matrix,
     moment: Moment,
 ) -> Report:
     networks = {
         sight.network: _evidence(host, sight, health, moment.wall(since))
         for sight, health, since in zip(sights, track.health, track.since, strict=True)
     }
-    evidence = {"networks": networks, "rule": answer.sentence, "strategy": strategy.source}
+    evidence = {"networks": networks, "rule": answer.sentence, "ha_matrix": ha_matrix.source}
     return Report(
         host=normalise(host),
         state=state,

@@ -53,8 +53,8 @@ Health = tuple[str, ...]
 class InvalidMatrix(InvalidDocument):
     """An HA matrix that cannot be used; `problems` lists every problem by line."""
 
-    code = "holdfast.strategy.invalid"
-    title = "The strategy cannot be used"
+    code = "holdfast.matrix.invalid"
+    title = "The HA matrix cannot be used"
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def _undecided(unknown: Sequence[str], found: Sequence[Answer]) -> str:
     return f"undecided: {' and '.join(unknown)} are unknown; it could be {' or '.join(actions)}"
 
 
-def parse(text: str | bytes, networks: Sequence[str], source: str = "the strategy") -> Matrix:
+def parse(text: str | bytes, networks: Sequence[str], source: str = "the HA matrix") -> Matrix:
     """Read an HA matrix file of either format for the configured networks.
 
     InvalidMatrix lists all problems of the file.
@@ -251,7 +251,7 @@ def default(networks: Sequence[str]) -> Matrix:
     if len(networks) > 1 and STORAGE not in networks:
         raise InvalidMatrix(
             f"there is no default for the networks {', '.join(networks)}, none of which is called"
-            f" {STORAGE}: write a strategy file that says what is to be done",
+            f" {STORAGE}: write an HA matrix file that says what is to be done",
         )
     decisive = networks[0] if len(networks) == 1 else STORAGE
     down = tuple(DOWN if name == decisive else ANY for name in networks)
@@ -263,16 +263,16 @@ def default(networks: Sequence[str]) -> Matrix:
 def from_plain(plain: Mapping[str, Any]) -> Matrix:
     """Read the result of `to_plain` from any sender; InvalidMatrix if malformed."""
     if not isinstance(plain, Mapping):
-        raise InvalidMatrix("a strategy is an object with networks, rules and source")
+        raise InvalidMatrix("an HA matrix is an object with networks, rules and source")
     networks, source, rules = (plain.get(key) for key in ("networks", "source", "rules"))
     if not isinstance(networks, list):
-        raise InvalidMatrix("the strategy has no list of networks")
+        raise InvalidMatrix("the HA matrix has no list of networks")
     if wrong := wrong_networks(networks):
-        raise InvalidMatrix.because("the strategy", wrong)
+        raise InvalidMatrix.because("the HA matrix", wrong)
     if not isinstance(source, str) or len(source) > LONGEST_FOR_SOURCE:
-        raise InvalidMatrix("the strategy does not say where it came from: `source` is a text")
+        raise InvalidMatrix("the HA matrix does not say where it came from: `source` is a text")
     if not isinstance(rules, list) or len(rules) > MOST_RULES:
-        raise InvalidMatrix(f"the strategy has no list of up to {MOST_RULES} rules")
+        raise InvalidMatrix(f"the HA matrix has no list of up to {MOST_RULES} rules")
     return Matrix(tuple(networks), tuple(_rule(rule, len(networks)) for rule in rules), source)
 
 

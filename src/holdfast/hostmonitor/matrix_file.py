@@ -51,7 +51,7 @@ def read(data: str | bytes, networks: Sequence[str], source: str) -> Matrix:
         raise InvalidMatrix.because("the list of networks", wrong)
     reading = _Reading(tuple(networks))
     because = functools.partial(InvalidMatrix.because, source)
-    return reading.whole(data, lambda tree: reading.strategy(tree, source), because)
+    return reading.whole(data, lambda tree: reading.ha_matrix(tree, source), because)
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class _Reading(Reading):
         super().__init__()
         self.networks = networks
 
-    def strategy(self, tree: Node | None, source: str) -> Matrix | None:
+    def ha_matrix(self, tree: Node | None, source: str) -> Matrix | None:
         empty = "write rules, or do without a file to get the default"
-        root = self.root(tree, empty, "a strategy begins with `rules:`, or with `sequence:`")
+        root = self.root(tree, empty, "an HA matrix begins with `rules:`, or with `sequence:`")
         if root is None:
             return None
         keys = {key.text for key, _ in root.pairs}
@@ -243,7 +243,7 @@ def _too_late(rule: Rule, earlier: Sequence[Rule], sets: _Sets) -> str:
     return f"it never has its turn: {where} matched before; move it up or take it away"
 
 
-def written(strategy: Matrix) -> str:
+def written(ha_matrix: Matrix) -> str:
     """An HA matrix as a file in Holdfast's format, for an operator who wants to change it.
 
     The written file gives the same answers for every host (`Matrix.agrees`).
@@ -255,16 +255,16 @@ def written(strategy: Matrix) -> str:
       - {when: {storage: down}, do: recovery, for: 3s}
     otherwise: none
     """
-    used = _used(strategy)
+    used = _used(ha_matrix)
     last = used[-1] if used and set(used[-1].health) == {ANY} else None
     rules = used[:-1] if last is not None else used
-    return "\n".join(_lines(strategy.networks, rules, last)) + "\n"
+    return "\n".join(_lines(ha_matrix.networks, rules, last)) + "\n"
 
 
-def _used(strategy: Matrix) -> Sequence[Rule]:
+def _used(ha_matrix: Matrix) -> Sequence[Rule]:
     """The rules that can match, in their order: the reader refuses a file with other rules."""
-    turns = {id(row.answer.rule) for row in strategy.table() if set(row.health) != {UP}}
-    return [rule for rule in strategy.rules if id(rule) in turns]
+    turns = {id(row.answer.rule) for row in ha_matrix.table() if set(row.health) != {UP}}
+    return [rule for rule in ha_matrix.rules if id(rule) in turns]
 
 
 def _lines(networks: Sequence[str], rules: Sequence[Rule], last: Rule | None) -> Iterator[str]:

@@ -32,22 +32,22 @@ class MatrixFile(Followed[Matrix]):
         names = tuple(networks)
         super().__init__(
             path,
-            "strategy",
+            "ha_matrix",
             functools.partial(matrix.default, names),
             lambda data, source: _parse(data, names, source),
         )
 
     @property
-    def strategy(self) -> Matrix:
+    def ha_matrix(self) -> Matrix:
         return self.value
 
 
 def _parse(data: bytes, networks: Sequence[str], source: str) -> Matrix:
     """Read an HA matrix file and log the combinations without a rule."""
-    strategy = matrix.parse(data, networks, source)
-    if strategy.warning:
-        LOG.warning("strategy file %s: %s", source, strategy.warning)
-    return strategy
+    ha_matrix = matrix.parse(data, networks, source)
+    if ha_matrix.warning:
+        LOG.warning("HA matrix file %s: %s", source, ha_matrix.warning)
+    return ha_matrix
 
 
 #: Kind of the reports.
@@ -72,7 +72,7 @@ class HostMonitor:
         self,
         observer: str,
         networks: Sequence[Callable[[Callable[[], None]], NetworkWatch]],
-        strategy: MatrixFile,
+        ha_matrix: MatrixFile,
         outbox: Outbox,
         settings: Settings,
         clock: Clock,
@@ -86,7 +86,7 @@ class HostMonitor:
         called after a report was written to the outbox, `changed` after the view changed.
         """
         self._observer = observer
-        self._strategy = strategy
+        self._ha_matrix = ha_matrix
         self._outbox = outbox
         self._settings = settings
         self._clock = clock
@@ -126,8 +126,8 @@ class HostMonitor:
             "started_at": self._started_at.isoformat(),
             "heartbeat_s": self._settings.heartbeat_s,
             "networks": {name: watch.state() for name, watch in self._watches.items()},
-            "strategy": self._strategy.strategy.to_plain(),
-            "problem": self._strategy.problem[:1000],
+            "ha_matrix": self._ha_matrix.ha_matrix.to_plain(),
+            "problem": self._ha_matrix.problem[:1000],
             "waiting": waiting,
             "parked": parked,
             "rows": rows,
@@ -155,14 +155,14 @@ class HostMonitor:
 
     def turn(self, at: float) -> None:
         """Read the sights, judge the hosts, write reports; skip if nothing can have changed."""
-        if self._strategy.follow():
+        if self._ha_matrix.follow():
             forgotten = {
                 host: replace(track, health=(), since=())
                 for host, track in self._book.tracks.items()
             }
             self._book = HealthRecords(forgotten, due=at)
-        strategy = self._strategy.strategy
-        sights = [self._watches[name].sight() for name in strategy.networks]
+        ha_matrix = self._ha_matrix.ha_matrix
+        sights = [self._watches[name].sight() for name in ha_matrix.networks]
         seen = tuple(_gist(sight) for sight in sights)
         due = self._book.due
         moment = Moment(at, self._clock.now())
@@ -171,7 +171,7 @@ class HostMonitor:
                 self._judged_at = moment.now  # nothing has changed
             return
         book, reports = health.judge(
-            self._book, sights, strategy, moment, self._settings.healthy_after_s
+            self._book, sights, ha_matrix, moment, self._settings.healthy_after_s
         )
         if reports:
             self._outbox.put([self._item(report) for report in reports])

@@ -69,7 +69,7 @@ class Picture:
     """The contents of a monitor's view, without times."""
 
     networks: Mapping[str, Sight]
-    strategy: Matrix
+    ha_matrix: Matrix
     rows: Sequence[Row]
     places: Mapping[str, int]  # the row of each host, by normalised name
     problem: str = ""  # of its HA matrix file
@@ -103,7 +103,7 @@ class Picture:
 
 def picture(body: Mapping[str, Any]) -> Picture:
     """Parse the view that a monitor sent; InvalidMatrix if its HA matrix is invalid."""
-    strategy = matrix.from_plain(body["strategy"])
+    ha_matrix = matrix.from_plain(body["ha_matrix"])
     networks = {name: Sight(**said) for name, said in body["networks"].items()}
     blind = [name for name, sight in networks.items() if not sight.sighted]
     rows: list[Row] = []
@@ -113,12 +113,12 @@ def picture(body: Mapping[str, Any]) -> Picture:
             name: state if name not in networks or networks[name].sighted else UNKNOWN
             for name, state in one["health"].items()
         }
-        wants = strategy.answer(health, blind).action
+        wants = ha_matrix.answer(health, blind).action
         waiting = one["opinion"] == NONE and wants in (RECOVERY, ALERT)
         rows.append(Row(health, one["opinion"], waiting))
         places.update((normalise(host), place) for host in one["hosts"])
     own = {name: body[name] for name in ("problem", "waiting", "parked") if name in body}
-    return Picture(networks, strategy, tuple(rows), places, **own)
+    return Picture(networks, ha_matrix, tuple(rows), places, **own)
 
 
 @dataclass(frozen=True)
@@ -442,8 +442,8 @@ def in_force(views: Sequence[View]) -> tuple[Matrix | None, list[View]]:
     """Return the HA matrix of most monitors, and the views with another matrix."""
     best: tuple[Matrix | None, list[View]] = (None, list(views))
     for view in sorted(views, key=lambda one: one.observer):
-        mine = view.picture.strategy
-        others = [view for view in views if not mine.agrees(view.picture.strategy)]
+        mine = view.picture.ha_matrix
+        others = [view for view in views if not mine.agrees(view.picture.ha_matrix)]
         if best[0] is None or len(others) < len(best[1]):
             best = mine, others
     return best

@@ -72,8 +72,8 @@ def signs(
 
 def lost_networks(ballot: Ballot) -> list[str] | None:
     """The networks on which most monitors see the host down; None: all networks."""
-    strategy, _others = in_force(ballot.fresh)
-    states = combined(ballot.fresh, ballot.host, strategy.networks) if strategy else {}
+    ha_matrix, _others = in_force(ballot.fresh)
+    states = combined(ballot.fresh, ballot.host, ha_matrix.networks) if ha_matrix else {}
     down = sorted(name for name, state in states.items() if state == DOWN)
     return None if len(down) == len(states) else down
 

@@ -249,8 +249,8 @@ class HostVotes:
 
 def _status(ballot: Ballot) -> Mapping[str, str]:
     """The host status as masakari-monitors would send it: a host seen anywhere is not off."""
-    strategy, _others = in_force(ballot.fresh)
-    states = combined(ballot.fresh, ballot.host, strategy.networks) if strategy else {}
+    ha_matrix, _others = in_force(ballot.fresh)
+    states = combined(ballot.fresh, ballot.host, ha_matrix.networks) if ha_matrix else {}
     off = bool(states) and set(states.values()) == {DOWN_THERE}
     return {"host_status": "NORMAL" if off else "UNKNOWN"}
 

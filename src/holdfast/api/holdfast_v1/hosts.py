@@ -97,18 +97,18 @@ def health(request: Request) -> Response:
     store = request.services.store
     now, views = store.monitors.views()
     fresh = [one for one in views if one.is_fresh(now)]
-    strategy, _others = votes.in_force(fresh)
-    if strategy is None:
+    ha_matrix, _others = votes.in_force(fresh)
+    if ha_matrix is None:
         return Response({"hosts": []})
-    everybody = votes.everybody(fresh, strategy.networks)
-    blind = votes.blind(fresh, strategy.networks)
+    everybody = votes.everybody(fresh, ha_matrix.networks)
+    blind = votes.blind(fresh, ha_matrix.networks)
     bad = {host for host, states in everybody.items() if set(states.values()) != {UP}}
     words = store.observations.words(bad)
     shown = [
         {
             "host": host,
             "health": states,
-            "action": strategy.answer(states, blind).action,
+            "action": ha_matrix.answer(states, blind).action,
             "since": _since(words.get(host, ())),
             "monitors": sum(one.picture.name(host) is not None for one in fresh),
         }
@@ -137,18 +137,18 @@ def show_health(request: Request) -> Response:
             f"no registered monitor knows a host {host[:80]!r}: those they know are in GET"
             " /holdfast/v1/hosts/health"
         )
-    strategy, _others = votes.in_force(ballot.fresh or ballot.views)
-    if strategy is None:
-        raise AssertionError("who knows a host has a strategy")
+    ha_matrix, _others = votes.in_force(ballot.fresh or ballot.views)
+    if ha_matrix is None:
+        raise AssertionError("who knows a host has an HA matrix")
     count = votes.count(ballot, request.services.conf.recovery.host_votes)
     said = {name: count.observers(name) for name in (FOR, AGAINST, ABSTAIN)}
-    states = votes.combined(ballot.fresh, ballot.host, strategy.networks)
-    answer = strategy.answer(states, votes.blind(ballot.fresh, strategy.networks))
+    states = votes.combined(ballot.fresh, ballot.host, ha_matrix.networks)
+    answer = ha_matrix.answer(states, votes.blind(ballot.fresh, ha_matrix.networks))
     seen = store.standings.of(ballot.host)
     incident = store.incidents.open_about(f"host:{ballot.host}")
     shown = {
         "host": ballot.host,
-        "networks": _networks(ballot, strategy, states),
+        "networks": _networks(ballot, ha_matrix, states),
         "action": answer.action,
         "for_s": answer.for_s,
         "sentence": answer.sentence,
@@ -159,7 +159,7 @@ def show_health(request: Request) -> Response:
     return Response({"health": shown})
 
 
-def _networks(ballot: Ballot, strategy: Matrix, states: dict[str, str]) -> dict[str, Any]:
+def _networks(ballot: Ballot, ha_matrix: Matrix, states: dict[str, str]) -> dict[str, Any]:
     rows = [(one, one.picture.row(ballot.host)) for one in ballot.fresh]
     words = [word for word in ballot.words.values() if word.is_concern]
     return {
@@ -184,7 +184,7 @@ def _networks(ballot: Ballot, strategy: Matrix, states: dict[str, str]) -> dict[
                 if row is not None
             ],
         }
-        for name in strategy.networks
+        for name in ha_matrix.networks
     }
 
 

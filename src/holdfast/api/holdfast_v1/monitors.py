@@ -69,13 +69,13 @@ PUT: dict[str, Any] = _strict(
         "started_at": _DATE,
         "heartbeat_s": {"type": "number", "exclusiveMinimum": 0, "maximum": 300},
         "networks": _by_network(_SENT_SIGHT),
-        "strategy": {"type": "object", "maxProperties": 16},
+        "ha_matrix": {"type": "object", "maxProperties": 16},
         "rows": {"type": "array", "maxItems": MOST_ROWS, "items": _strict(_ROW)},
     }
 )
 #: State of the monitor itself; a missing field means no problem.
 _OWN: dict[str, Any] = {
-    "problem": {**_SAID, "description": "Of its strategy file; an older one is in force."},
+    "problem": {**_SAID, "description": "Of its HA matrix file; an older one is in force."},
     "waiting": {**_COUNT, "description": "Reports that are not delivered yet."},
     "parked": {**_COUNT, "description": "Reports that were not taken."},
 }
@@ -98,7 +98,7 @@ VIEW = shape(
         "seen_at": {**_DATE, "type": ["string", "null"]},
         "fresh": {"type": "boolean", "description": "Heard of within three heartbeats."},
         "networks": {"type": "object", "additionalProperties": _SHOWN_SIGHT},
-        "strategy_source": _TEXT,
+        "matrix_source": _TEXT,
         "hosts": _COUNT,
         **_OWN,
     }
@@ -108,7 +108,7 @@ MATRIX = shape(
     {
         "networks": {"type": "array", "items": _TEXT},
         "source": {"type": ["string", "null"]},
-        "strategy": {"type": ["object", "null"]},
+        "ha_matrix": {"type": ["object", "null"]},
         "rows": {
             "type": "array",
             "items": shape(
@@ -210,7 +210,7 @@ def _hint(one: Listed) -> str:
 
 #: Fields of a registered monitor without a report yet.
 _UNHEARD: Mapping[str, Any] = {
-    **{"kind": "host", "seen_at": None, "networks": {}, "strategy_source": ""},
+    **{"kind": "host", "seen_at": None, "networks": {}, "matrix_source": ""},
     **{"hosts": 0, "problem": "", "waiting": 0, "parked": 0},
 }
 
@@ -221,7 +221,7 @@ def _monitor(one: View) -> dict[str, Any]:
         "kind": one.kind,
         "seen_at": plain(one.seen_at),
         "networks": {name: _sight(sight) for name, sight in picture.networks.items()},
-        "strategy_source": picture.strategy.source,
+        "matrix_source": picture.ha_matrix.source,
         "hosts": len(picture.places),
         "problem": picture.problem,
         "waiting": picture.waiting,
@@ -240,36 +240,36 @@ def show_matrix(request: Request) -> Response:
 
 def shown(views: Sequence[View]) -> dict[str, Any]:
     """Return the HA matrix of fresh monitors with the hosts in each row; empty without monitors."""
-    strategy, others = votes.in_force(views)
-    if strategy is None:
+    ha_matrix, others = votes.in_force(views)
+    if ha_matrix is None:
         return {
-            **{"networks": [], "source": None, "strategy": None},
+            **{"networks": [], "source": None, "ha_matrix": None},
             **{"rows": [], "undecided": [], "differing": [], "blind": []},
         }
     groups: dict[tuple[str, ...], list[str]] = {}
-    for host, health in votes.everybody(views, strategy.networks).items():
+    for host, health in votes.everybody(views, ha_matrix.networks).items():
         groups.setdefault(tuple(health.values()), []).append(host)
     rows = []
-    for row in strategy.table():
+    for row in ha_matrix.table():
         answer = row.answer
         said = {"action": answer.action, "for_s": answer.for_s, "sentence": answer.sentence}
-        rows.append({**_in_a_row(strategy, row.health, groups.pop(row.health, [])), **said})
+        rows.append({**_in_a_row(ha_matrix, row.health, groups.pop(row.health, [])), **said})
     return {
-        "networks": list(strategy.networks),
-        "source": strategy.source,
-        "strategy": strategy.to_plain(),
+        "networks": list(ha_matrix.networks),
+        "source": ha_matrix.source,
+        "ha_matrix": ha_matrix.to_plain(),
         "rows": rows,
-        "undecided": [_in_a_row(strategy, key, names) for key, names in sorted(groups.items())],
+        "undecided": [_in_a_row(ha_matrix, key, names) for key, names in sorted(groups.items())],
         "differing": [
-            {"observer": other.observer, "source": other.picture.strategy.source}
+            {"observer": other.observer, "source": other.picture.ha_matrix.source}
             for other in others
         ],
-        "blind": votes.blind(views, strategy.networks),
+        "blind": votes.blind(views, ha_matrix.networks),
     }
 
 
 def _in_a_row(
-    strategy: matrix.Matrix, health: Sequence[str], names: Sequence[str]
+    ha_matrix: matrix.Matrix, health: Sequence[str], names: Sequence[str]
 ) -> dict[str, Any]:
-    by_network = dict(zip(strategy.networks, health, strict=True))
+    by_network = dict(zip(ha_matrix.networks, health, strict=True))
     return {"health": by_network, "hosts": sorted(names), "count": len(names)}
