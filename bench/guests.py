@@ -100,8 +100,8 @@ class Herd:
     def __init__(self, host: GuestHost, site: Site, witness: Witness, size: int) -> None:
         self._host, self._site, self._witness = host, site, witness
         self._deaths = dict.fromkeys([f"bench-{number}" for number in range(size)], 0)
-        with ThreadPoolExecutor(4) as hands:
-            found = hands.map(self._boot, self._deaths)
+        with ThreadPoolExecutor(4) as effects:
+            found = effects.map(self._boot, self._deaths)
             self._uuids = dict(zip(self._deaths, found, strict=True))
         site.begin(HOST, *self._uuids.values())
 

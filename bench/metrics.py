@@ -99,8 +99,8 @@ class Bench:
     def start(self) -> None:
         self.host.start()
         self._begin(0)  # the first alone: libvirtd gets to know QEMU
-        with ThreadPoolExecutor(4) as hands:
-            list(hands.map(self._begin, range(1, len(self.names))))
+        with ThreadPoolExecutor(4) as effects:
+            list(effects.map(self._begin, range(1, len(self.names))))
         self.qemus = [self.host.pid(name) for name in self.names]
 
     def _begin(self, number: int) -> None:

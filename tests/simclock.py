@@ -35,24 +35,24 @@ class SimClock:
         with self._lock:
             return self._passed_us / 1e6
 
-    def wait(self, bell: threading.Event, seconds: float) -> bool:
+    def wait(self, wake_event: threading.Event, seconds: float) -> bool:
         """Let the seconds pass, or sleep until somebody else lets them pass."""
         self.waits.append(seconds)
         if not self._by_hand:
-            if not bell.is_set():
+            if not wake_event.is_set():
                 self.advance(seconds)
-            return bell.is_set()
+            return wake_event.is_set()
         me = threading.get_ident()
         with self._lock:
             until = self._passed_us + _us(seconds)
             self._asleep[me] = until
         try:
-            while not bell.wait(0.0005) and not self._passed(until):
+            while not wake_event.wait(0.0005) and not self._passed(until):
                 pass
         finally:
             with self._lock:
                 del self._asleep[me]
-        return bell.is_set()
+        return wake_event.is_set()
 
     def advance(self, seconds: float) -> None:
         with self._lock:

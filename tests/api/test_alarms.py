@@ -83,7 +83,7 @@ def test_what_is_no_alarm_is_refused_and_not_kept(shared: House, wrong: dict[str
 
 def test_who_is_told_is_told_until_somebody_takes_care_or_wants_quiet(build: Build) -> None:
     house = build()
-    house.core.store.database.herald = IncidentPublisher(people=("nowhere",))
+    house.core.store.database.publisher = IncidentPublisher(people=("nowhere",))
     alarm_id = furnish_alarm(house)
     report(house, alarm_body("again", LATER))
     assert told(house) == ["alarm.raised", "alarm.again"]
@@ -96,7 +96,7 @@ def test_who_is_told_is_told_until_somebody_takes_care_or_wants_quiet(build: Bui
 
 
 def test_a_mute_also_hushes_the_next_alarm_of_the_same_rule(house: House) -> None:
-    house.core.store.database.herald = IncidentPublisher(people=("nowhere",))
+    house.core.store.database.publisher = IncidentPublisher(people=("nowhere",))
     alarm_id = furnish_alarm(house)
     body = {"duration_s": 3600}
     silent = house.call("POST", f"{ALARMS}/{alarm_id}/mute", json=body).json["alarm"]
@@ -128,7 +128,7 @@ def test_a_project_sees_and_answers_its_own_alarms_only(build: Build, tmp_path: 
 
 def test_somebody_who_may_answer_an_alarm_ends_it(build: Build, tmp_path: Path) -> None:
     house = build(basic_config(tmp_path))
-    house.core.store.database.herald = IncidentPublisher(people=("nowhere",))
+    house.core.store.database.publisher = IncidentPublisher(people=("nowhere",))
     alarm_id = furnish_alarm(house)
     path = f"{ALARMS}/{alarm_id}/end"
     assert house.call("POST", path, "other").status_code == 404

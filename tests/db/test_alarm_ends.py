@@ -26,7 +26,7 @@ ALL = ["notify", "incident", "repair_ahead"]
 
 @pytest.fixture(autouse=True)
 def somebody_listens(store: Store) -> Iterator[None]:
-    store.database.herald = IncidentPublisher(people=("ear",), boards=("board",))
+    store.database.publisher = IncidentPublisher(people=("ear",), boards=("board",))
     yield
 
 

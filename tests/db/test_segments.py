@@ -475,7 +475,7 @@ def _incident(store: Store, subject: str, verified_at: datetime | None, **more: 
 
 
 def test_news_of_one_segment_are_claimed_one_after_the_other_in_their_order(store: Store) -> None:
-    store.database.herald = IncidentPublisher(programs=("bus",))
+    store.database.publisher = IncidentPublisher(programs=("bus",))
     made = store.segments.create(new_id(), NORTH)
     store.segments.change(made.uuid, {"description": "by the door"})
     with pytest.raises(Conflict):
@@ -494,7 +494,7 @@ def test_news_of_one_segment_are_claimed_one_after_the_other_in_their_order(stor
 
 def test_what_was_not_written_is_not_told(store: Store) -> None:
     """News are rows of the same transaction: undone with it."""
-    store.database.herald = IncidentPublisher(programs=("bus",))
+    store.database.publisher = IncidentPublisher(programs=("bus",))
     with pytest.raises(RuntimeError), store.database.write() as conn:
         store.database.retry = lambda action, **_: action(conn)  # type: ignore[method-assign]
         store.segments.create(new_id(), NORTH)

@@ -27,9 +27,9 @@ class HandClock:
     def monotonic(self) -> float:
         return self._seconds
 
-    def wait(self, bell: threading.Event, seconds: float) -> bool:
+    def wait(self, wake_event: threading.Event, seconds: float) -> bool:
         self._seconds += max(0.0, seconds)
-        return bell.is_set()
+        return wake_event.is_set()
 
     def turn(self, seconds: float) -> None:
         self._seconds += seconds

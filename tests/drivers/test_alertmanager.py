@@ -101,7 +101,7 @@ class Agent:
 def agent(tmp_path: Path) -> Iterator[Agent]:
     with contextlib.closing(Store(f"sqlite:///{tmp_path / 'x.db'}", SystemClock())) as store:
         migrations.sync(store.database)
-        store.database.herald = IncidentPublisher(people=(CHAT,), boards=(BOARD,))
+        store.database.publisher = IncidentPublisher(people=(CHAT,), boards=(BOARD,))
         yield Agent(store)
 
 

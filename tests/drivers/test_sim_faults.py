@@ -77,13 +77,13 @@ def test_latency_passes_outside_any_transaction(path: str, cloud: SimCloud, sim:
     class Peeking(HandClock):
         peeked: list[float]
 
-        def wait(self, bell: threading.Event, seconds: float) -> bool:
+        def wait(self, wake_event: threading.Event, seconds: float) -> bool:
             # Another writer gets in while the call sleeps, or this raises.
             with sqlite3.connect(path, timeout=0) as other:
                 other.execute("BEGIN IMMEDIATE")
             other.close()
             self.peeked.append(seconds)
-            return super().wait(bell, seconds)
+            return super().wait(wake_event, seconds)
 
     slow = Peeking()
     slow.peeked = []

@@ -225,9 +225,9 @@ class Polls(SystemClock):
     def __init__(self) -> None:
         self.turns = 0
 
-    def wait(self, bell: threading.Event, seconds: float) -> bool:
+    def wait(self, wake_event: threading.Event, seconds: float) -> bool:
         self.turns += 1
-        return super().wait(bell, seconds / 20)
+        return super().wait(wake_event, seconds / 20)
 
     def come_round(self) -> None:
         """Until a turn has ended that began after this was called."""

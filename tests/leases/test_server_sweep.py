@@ -133,11 +133,11 @@ class Site:
 
 def turn(loop: Loop) -> float:
     """Come round as long as the bell rings; the seconds until something else is due."""
-    bell: Any = loop._runner.freed
+    wake_event: Any = loop._runner.freed
     while True:
-        bell.clear()
+        wake_event.clear()
         pause = loop.cycle()
-        if not bell.is_set():
+        if not wake_event.is_set():
             return pause
 
 

@@ -47,8 +47,8 @@ class Lab:
 
     def begin(self, *rows: Row) -> None:
         """Guests that run, obey, and are known to run."""
-        with ThreadPoolExecutor(4) as hands:
-            list(hands.map(self._begin, rows))
+        with ThreadPoolExecutor(4) as effects:
+            list(effects.map(self._begin, rows))
 
     def _begin(self, row: Row) -> None:
         devices = row.devices
@@ -77,8 +77,8 @@ class Lab:
             for listAllDomain in self.way.listAllDomains()
             if listAllDomain.name() in names
         ]
-        with ThreadPoolExecutor(4) as hands:
-            list(hands.map(remove, ours))
+        with ThreadPoolExecutor(4) as effects:
+            list(effects.map(remove, ours))
 
     @contextlib.contextmanager
     def running(self, *rows: Row) -> Iterator[None]:

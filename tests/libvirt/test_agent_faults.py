@@ -163,8 +163,8 @@ def test_every_fault_is_stored_as_what_it_means_while_one_qemu_of_fifty_is_froze
             try:
                 lab.ear.wait("frozen", "monitor stuck")
                 kill_some(lab, site, uuids, near[:5])
-                with ThreadPoolExecutor(4) as hands:
-                    list(hands.map(lambda row: strike(lab, row), rows))
+                with ThreadPoolExecutor(4) as effects:
+                    list(effects.map(lambda row: strike(lab, row), rows))
                 expected = {row.name: wanted(row) for row in rows}
                 expected |= {name: ["failed stopped failed"] for name in near[:5]}
                 expected |= {name: [] for name in near[5:]}

@@ -123,14 +123,14 @@ def test_what_fails_within_linux_is_stored_as_what_it_means(
         listening(host) as lab,
     ):
         site.begin(HOST)
-        with booted(lab, xmls) as consoles, ThreadPoolExecutor(2) as hands:
+        with booted(lab, xmls) as consoles, ThreadPoolExecutor(2) as effects:
             rows = {
                 name: Row(name, lab.domain(name).UUIDString(), console, lab.ear, site)
                 for name, console in consoles.items()
             }
             site.knows(HOST, *(row.uuid for row in rows.values()))
-            silence = hands.submit(agent_ends_and_falls_silent, rows[TALKS])
-            hands.submit(watchdog_expires_and_kernel_panics, rows[BARKS], host).result()
+            silence = effects.submit(agent_ends_and_falls_silent, rows[TALKS])
+            effects.submit(watchdog_expires_and_kernel_panics, rows[BARKS], host).result()
             silence.result()
             for row in rows.values():
                 row.stored(len(TOLD[row.name]))

@@ -61,8 +61,8 @@ def guests(
         host.wait_ready(name)
 
     try:
-        with ThreadPoolExecutor(4) as hands:
-            list(hands.map(boot, (*names, *short)))
+        with ThreadPoolExecutor(4) as effects:
+            list(effects.map(boot, (*names, *short)))
         site.begin(HOST, *uuids.values())
         yield uuids
     finally:
@@ -319,9 +319,9 @@ def test_a_thousand_events_hide_no_death_and_cost_no_memory(host: GuestHost, sit
     names = [f"shaken-{number}" for number in range(4)]
     with guests(host, site, *names, "victim-0", "victim-1") as uuids:
         agent = site.agents[HOST]
-        with bounded(agent.pid), ThreadPoolExecutor(4) as hands:
+        with bounded(agent.pid), ThreadPoolExecutor(4) as effects:
             began = time.monotonic()
-            shaking = [hands.submit(shaken, host, name, 125) for name in names]
+            shaking = [effects.submit(shaken, host, name, 125) for name in names]
             died(host, "victim-0")
             for one in shaking:
                 one.result()

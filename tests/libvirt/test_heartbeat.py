@@ -45,8 +45,8 @@ def guests(host: GuestHost) -> Iterator[GuestHost]:
             host.wait_ready(name)
             eventually(lambda: host.say(name, "a", 5) == b"channel\n")
 
-        with ThreadPoolExecutor(3) as hands:
-            list(hands.map(begin, NAMES))
+        with ThreadPoolExecutor(3) as effects:
+            list(effects.map(begin, NAMES))
         yield host
         for domain in way.listAllDomains():
             if domain.name() in NAMES:

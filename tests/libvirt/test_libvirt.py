@@ -100,8 +100,8 @@ def asked(host: GuestHost, name: str) -> Iterator[None]:
             while not over.is_set():
                 way.domainListGetStats([domain], libvirt.VIR_DOMAIN_STATS_IOTHREAD)
 
-    with ThreadPoolExecutor(2) as hands:
-        asking = [hands.submit(ask) for _ in range(2)]
+    with ThreadPoolExecutor(2) as effects:
+        asking = [effects.submit(ask) for _ in range(2)]
         yield
         over.set()
     for one in asking:
@@ -289,8 +289,8 @@ def test_a_flood_of_events_is_bounded_and_hides_no_death(lab: Lab) -> None:
                 domain.suspend()
                 domain.resume()
 
-        with ThreadPoolExecutor(2) as hands:
-            list(hands.map(shake, names))
+        with ThreadPoolExecutor(2) as effects:
+            list(effects.map(shake, names))
         took_s = time.monotonic() - began
         lab.host.kill_guest("flood-0")
         lab.ear.wait("flood-0", DIED)

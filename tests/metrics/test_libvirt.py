@@ -70,8 +70,8 @@ def begin(host: TapHost, way: Any, name: str, number: int) -> Any:
 @pytest.fixture(scope="module")
 def guests(host: TapHost) -> Iterator[None]:
     """They are gone at the end: the host is there for others, and for these tests once more."""
-    with contextlib.closing(host.connected()) as way, ThreadPoolExecutor(3) as hands:
-        list(hands.map(lambda n: begin(host, way, NAMES[n], n), range(3)))
+    with contextlib.closing(host.connected()) as way, ThreadPoolExecutor(3) as effects:
+        list(effects.map(lambda n: begin(host, way, NAMES[n], n), range(3)))
     yield
     with contextlib.closing(host.connected()) as way:
         for domain in way.listAllDomains():

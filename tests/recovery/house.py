@@ -91,7 +91,7 @@ class HealHouse(House):
         store = manager.store
         sinks = [self.ear, *([self.bus] if self.bus else [])]
         telling = OutboxJob(sinks, SimpleNamespace(give_up_h=24.0), self.clock)
-        store.database.herald = IncidentPublisher(
+        store.database.publisher = IncidentPublisher(
             people=heard_by(sinks, NEWS), programs=heard_by(sinks, INSTANCE_HA), host="here"
         )
         watch = HostWatch(
@@ -109,7 +109,7 @@ class HealHouse(House):
             clock=self.clock,
             own_steps=self.own_steps,
             wake=self._wake(manager),
-            announce=store.database.herald.incident,
+            announce=store.database.publisher.incident,
         )
         asked = alarm_actions.kinds(self.context, store.alarms)
         return {**kinds(self.context), **asked, **telling.kinds()}

@@ -139,14 +139,14 @@ def test_what_was_cut_off_midway_is_not_there_and_is_done_when_it_is_told_again(
             raise MemoryError("killed")
 
     store = house.m.store
-    herald = store.database.herald
+    publisher = store.database.publisher
     for event, minute, status in (("raised", 0, "open"), ("cleared", 1, "recovered")):
         before = [one.status for one in found(house)]
-        store.database.herald = Dies()
+        store.database.publisher = Dies()
         with pytest.raises(MemoryError):
             say(house, event, minute)
         assert [one.status for one in found(house)] == before
-        store.database.herald = herald
+        store.database.publisher = publisher
         say(house, event, minute)
         assert only(house).incident.status == status
 

@@ -106,11 +106,11 @@ def test_what_cannot_be_told_of_an_alarm_is_as_if_nobody_had_tried(
     """The transaction is whole or not there: deeds, incident and news."""
     silenced(house, web)
     database: Any = house.m.store.database
-    herald, database.herald = database.herald, None
+    publisher, database.publisher = database.publisher, None
     house.run(minutes=61)
     assert (heard(house), found(house)) == (["alarm.raised"], [])
     assert house.effects("moves.live_migrate") == []
-    database.herald = herald
+    database.publisher = publisher
     house.run(minutes=2)
     assert heard(house)[1:] == ["alarm.raised", "incident.opened"]
     assert house.effects("moves.live_migrate") == [web]

@@ -446,5 +446,5 @@ class ProcessWatch:
 def _each(do: Callable[[Service], str], services: Sequence[Service]) -> list[str]:
     if len(services) < 2:
         return [do(service) for service in services]
-    with ThreadPoolExecutor(min(AT_ONCE, len(services)), thread_name_prefix="service") as hands:
-        return list(hands.map(do, services))
+    with ThreadPoolExecutor(min(AT_ONCE, len(services)), thread_name_prefix="service") as effects:
+        return list(effects.map(do, services))

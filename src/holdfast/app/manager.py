@@ -157,7 +157,7 @@ def speak(conf: cfg.ConfigOpts, clock: Clock, store: Store) -> Sequence[Sink]:
         sinks = connect(conf, clock)
     except DriverError as error:
         raise BadSetup(error.message) from error
-    store.database.herald = IncidentPublisher(
+    store.database.publisher = IncidentPublisher(
         people=heard_by(sinks, NEWS),
         programs=heard_by(sinks, INSTANCE_HA),
         boards=heard_by(sinks, ALARMS),

@@ -149,7 +149,7 @@ class ManagerPart:
             self.watching.hosts,
             new_id=new_id,
             wake=self._wake,
-            announce=core.store.database.herald.incident,
+            announce=core.store.database.publisher.incident,
         )
         self.runner = Runner(
             operations,

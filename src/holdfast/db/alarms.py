@@ -47,7 +47,7 @@ i, b = incidents.c, observations.c
 
 def follow(
     conn: Connection,
-    herald: EventPublisher,
+    publisher: EventPublisher,
     alarm_id: str,
     said: Said,
     now: datetime,
@@ -65,11 +65,11 @@ def follow(
     if row is not None:
         old = incident_of(row)
         if old.is_open:
-            _update(conn, herald, old, said, now)
+            _update(conn, publisher, old, said, now)
         return old.id
     if silent or said.event != model.RAISED or model.INCIDENT not in said.actions:
         return None
-    _open(conn, herald, model.incident_of(alarm_id, said, now), said, now)
+    _open(conn, publisher, model.incident_of(alarm_id, said, now), said, now)
     return alarm_id
 
 
@@ -89,15 +89,15 @@ def adopt(conn: Connection, incident_id: str, row: Mapping[str, Any], now: datet
 
 
 def _open(
-    conn: Connection, herald: EventPublisher, new: Incident, said: Said, now: datetime
+    conn: Connection, publisher: EventPublisher, new: Incident, said: Said, now: datetime
 ) -> None:
     conn.execute(sa.insert(incidents).values(**row_of(new), created_at=now))
-    put(conn, herald.incident("incident.opened", new, now), now)
+    put(conn, publisher.incident("incident.opened", new, now), now)
     timeline.write(conn, now, new.id, Opened(new.cause), AlarmEvidence(model.evidence(said)))
 
 
 def _update(
-    conn: Connection, herald: EventPublisher, old: Incident, said: Said, now: datetime
+    conn: Connection, publisher: EventPublisher, old: Incident, said: Said, now: datetime
 ) -> None:
     is_over = said.state == model.OK
     status = RECOVERED if is_over else OPEN
@@ -115,15 +115,15 @@ def _update(
         timeline.write(conn, now, old.id, StatusChanged(status, sentence))
     if is_over:
         row = conn.execute(sa.select(incidents).where(i.id == old.id)).mappings().one()
-        put(conn, herald.incident("incident.recovered", incident_of(row), now), now)
+        put(conn, publisher.incident("incident.recovered", incident_of(row), now), now)
 
 
 # Alarm reports, within the caller's transaction: the alarm's row, its notifications and its
 # effects.
 #
-#     ingest(conn, herald, said, now)        # an agent reports the alarm
-#     catch_up(conn, herald, row, now)       # the mute ended: send what was held back
-#     end(conn, herald, row, "ended by ann", now)
+#     ingest(conn, publisher, said, now)        # an agent reports the alarm
+#     catch_up(conn, publisher, row, now)       # the mute ended: send what was held back
+#     end(conn, publisher, row, "ended by ann", now)
 #
 # A muted alarm is only written. The row keeps the state that people were last notified about
 # (`alarms.central.Memory`). At the end of a mute the present state is compared with that state:
@@ -139,7 +139,9 @@ _NAMED = ("kind", "entity", "name")
 _OF_DETAILS = (*_NAMED, "threshold", "summary")
 
 
-def ingest(conn: Connection, herald: EventPublisher, said: model.Said, now: datetime) -> str | None:
+def ingest(
+    conn: Connection, publisher: EventPublisher, said: model.Said, now: datetime
+) -> str | None:
     """Store an agent's report of an alarm, notify, and request effects; return the incident id.
 
     None if the alarm has no incident. A date in the future counts as now: otherwise all later
@@ -149,10 +151,10 @@ def ingest(conn: Connection, herald: EventPublisher, said: model.Said, now: date
     old = locked(conn, a.key == said.key)
     if old is not None and _is_outdated(old, said):
         return None
-    return _heed(conn, herald, _written(conn, old, said, now), said, now)
+    return _heed(conn, publisher, _written(conn, old, said, now), said, now)
 
 
-def catch_up(conn: Connection, herald: EventPublisher, row: Row, now: datetime) -> str:
+def catch_up(conn: Connection, publisher: EventPublisher, row: Row, now: datetime) -> str:
     """Notify people about an alarm whose mute ended, and request the effects held back.
 
     Returns a sentence about the alarm. The caller holds the lock of the alarm's row.
@@ -166,7 +168,7 @@ def catch_up(conn: Connection, herald: EventPublisher, row: Row, now: datetime) 
     event = model.RAISED if row["state"] == model.FIRING else model.NO_DATA
     said = model.read(row["details"], row["host"], row["subject"], event)
     # also if people know the state: the rule may have begun to request an effect meanwhile
-    incident_id = _heed(conn, herald, row, said, now, tell=is_news)
+    incident_id = _heed(conn, publisher, row, said, now, tell=is_news)
     if incident_id:
         adopt(conn, incident_id, row, now)
     if not is_news:
@@ -176,7 +178,7 @@ def catch_up(conn: Connection, herald: EventPublisher, row: Row, now: datetime) 
     return sentence
 
 
-def end(conn: Connection, herald: EventPublisher, row: Row, why: str, now: datetime) -> None:
+def end(conn: Connection, publisher: EventPublisher, row: Row, why: str, now: datetime) -> None:
     """End an alarm as if its agent had reported the end.
 
     Notifications, the incident and effects follow in the same way. The caller holds the lock of
@@ -185,7 +187,7 @@ def end(conn: Connection, herald: EventPublisher, row: Row, why: str, now: datet
     said = {"reason": why, "event": model.CLEARED, "state": model.OK, "at": now.isoformat()}
     details = {**row["details"], **said}
     over = model.read(details, row["host"], row["subject"], model.CLEARED)
-    ingest(conn, herald, over, now)
+    ingest(conn, publisher, over, now)
 
 
 def locked(conn: Connection, *where: Any) -> dict[str, Any] | None:
@@ -236,7 +238,7 @@ def remember(conn: Connection, row: Row, new: Memory, now: datetime) -> dict[str
 
 def _heed(
     conn: Connection,
-    herald: EventPublisher,
+    publisher: EventPublisher,
     row: Row,
     said: model.Said,
     now: datetime,
@@ -247,17 +249,17 @@ def _heed(
     silent, known = is_silent(row, now), memory.recall(row)
     if silent and said.event != model.CLEARED:
         put(conn, [model.end_of_silence(row["id"], row["silent_until"])], now)
-        return follow(conn, herald, row["id"], said, now, silent=True)
+        return follow(conn, publisher, row["id"], said, now, silent=True)
     said = memory.as_heard(said, known)
     if (new := memory.after(said, known)) != known:
         row = remember(conn, row, new, now)
     # a muted alarm's end is sent too: some sink may display the alarm since before the mute
     if tell and not _is_taken_care_of(row, said, known):
         told = {**payload(row), "silent": silent}
-        put(conn, herald.alarm(f"alarm.{said.event}", told, now), now)
+        put(conn, publisher.alarm(f"alarm.{said.event}", told, now), now)
     for action in memory.actions_of(said, known):
         _have_done(conn, model.action_of(row["id"], said.host, action, now), now)
-    return follow(conn, herald, row["id"], said, now, silent=silent)
+    return follow(conn, publisher, row["id"], said, now, silent=silent)
 
 
 def _is_taken_care_of(row: Row, said: model.Said, known: Memory) -> bool:
@@ -429,7 +431,7 @@ class AlarmStore:
                 quiet = {"silent_until": until, "silent_by": author if until else None}
                 write(conn, row["id"], now, **quiet)
                 if until is None:
-                    catch_up(conn, self._db.herald, {**row, **quiet}, now)
+                    catch_up(conn, self._db.publisher, {**row, **quiet}, now)
                 elif row["state"] != model.OK:
                     put(conn, [model.end_of_silence(row["id"], until)], now)
 
@@ -441,7 +443,7 @@ class AlarmStore:
         def action(conn: Connection, known: Row, now: datetime) -> None:
             if known["state"] != model.OK:
                 _audit(conn, known, f"{author} ended {name(known)}", now)
-                end(conn, self._db.herald, known, f"ended by {author}", now)
+                end(conn, self._db.publisher, known, f"ended by {author}", now)
 
         return self._answer(alarm_id, action)
 
@@ -455,7 +457,7 @@ class AlarmStore:
 
         def action(conn: Connection) -> str:
             row = _found(locked(conn, a.id == alarm_id), alarm_id)
-            return catch_up(conn, self._db.herald, row, self._db.now(conn))
+            return catch_up(conn, self._db.publisher, row, self._db.now(conn))
 
         return self._db.retry(action)
 
@@ -557,7 +559,7 @@ def _end(database: Database, alarm_id: str, before: datetime) -> bool:
         why = f"its agent has not been heard of since {heard:%Y-%m-%d %H:%M:%S} UTC"
         said = f"{name(row)} is over: {why}"
         audit.write(conn, now, f"alarm:{alarm_id}", row["project_id"] or None, said)
-        end(conn, database.herald, row, why, now)
+        end(conn, database.publisher, row, why, now)
         return True
 
     return database.retry(action)

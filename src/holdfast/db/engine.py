@@ -69,7 +69,7 @@ class Database:
     ) -> None:
         self.clock = clock
         #: Turns written changes into notifications, in the same transaction.
-        self.herald: EventPublisher = NullPublisher()
+        self.publisher: EventPublisher = NullPublisher()
         self.engine = _engine(url, pool_size, connect_timeout_s, timeout_s)
         self.dialect = self.engine.dialect.name
         # READ COMMITTED gives every statement its own snapshot, in a transaction or not.

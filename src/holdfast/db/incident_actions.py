@@ -85,11 +85,11 @@ class OrderStore(IncidentStore):
                 attempts = append_attempt(old, done, ENDS_IN_PLACE, author)
                 return self._retry_in_place(conn, old, back, said, attempts, now)
             try_again(conn, old.id, now)
-            again(conn, self._db.herald, old.id, said, now)
+            again(conn, self._db.publisher, old.id, said, now)
             attempts = append_attempt(old, done, of_attempt(old.details), author)
             change = Change(model.OPEN, said, lambda one: _retried(one, attempts, now))
             new = self._write(conn, old, change, now, key=old.subject, closed_at=None)
-            put(conn, self._db.herald.incident("incident.retried", new, now), now)
+            put(conn, self._db.publisher.incident("incident.retried", new, now), now)
             return new
 
         return self._db.retry(action)
@@ -149,7 +149,7 @@ class OrderStore(IncidentStore):
             give_up(conn, old.id, said, now)
             change = Change(model.ABORTED, said + _stays(old), _aborted(author, reason, now))
             closed = self._close(conn, old, change, now)
-            put(conn, self._db.herald.incident("incident.aborted", closed, now), now)
+            put(conn, self._db.publisher.incident("incident.aborted", closed, now), now)
             return closed
 
         return self._db.retry(action)

@@ -151,7 +151,7 @@ class IncidentStore:
     def answer(self, uuid: str, status: str, message: str, claim: Claim) -> None:
         def action(conn: Connection) -> None:
             now = self._ours(conn, claim)
-            attach(conn, self._db.herald, uuid, None, status, message, now)
+            attach(conn, self._db.publisher, uuid, None, status, message, now)
 
         self._db.retry(action)
 
@@ -167,7 +167,7 @@ class IncidentStore:
             taken, status = self._join_or_open(conn, account, work, told, now)
             if account.notification:
                 about = account.notification, taken.incident_id, status, taken.sentence
-                attach(conn, self._db.herald, *about, now)
+                attach(conn, self._db.publisher, *about, now)
             belong(conn, account.observations, taken.incident_id, now)
             if account.payload is not None:
                 payload = {**account.payload, "incident": taken.incident_id}
@@ -222,7 +222,7 @@ class IncidentStore:
     def ingest_alarm(self, id_: str, claim: Claim, *, is_there: bool) -> bool:
         def action(conn: Connection) -> bool:
             now = self._ours(conn, claim)
-            return ingest_asked_alarm(conn, self._db.herald, id_, now, is_there=is_there)
+            return ingest_asked_alarm(conn, self._db.publisher, id_, now, is_there=is_there)
 
         return self._db.retry(action)
 
@@ -266,7 +266,7 @@ class IncidentStore:
                 .values(incident_id=host.id, message=said, updated_at=now)
             )
             closed = self._close(conn, guest, Change(model.EXPLAINED, said), now)
-            put(conn, self._db.herald.incident("incident.explained", closed, now), now)
+            put(conn, self._db.publisher.incident("incident.explained", closed, now), now)
 
     # incidents
 
@@ -394,7 +394,7 @@ class IncidentStore:
         def action(conn: Connection) -> None:
             now = self._ours(conn, claim)
             flags = {"reserved": reserved, "on_maintenance": on_maintenance}
-            set_member(conn, uuid, self._db.herald, **flags, now=now)
+            set_member(conn, uuid, self._db.publisher, **flags, now=now)
 
         self._db.retry(action)
 
@@ -403,7 +403,7 @@ class IncidentStore:
             now = self._ours(conn, claim)
             if not self._is_spare(conn, uuid):
                 return
-            set_member(conn, uuid, self._db.herald, reserved=False, on_maintenance=None, now=now)
+            set_member(conn, uuid, self._db.publisher, reserved=False, on_maintenance=None, now=now)
             old = self._one(conn, incident_id, lock=True)
 
             def used(one: HostProgress) -> HostProgress:
@@ -521,7 +521,7 @@ class IncidentStore:
         work = model.recovery_of(old.id, old.kind, old.subject, now)
         apply_work(conn, work.subject, Work(put=(work,)), now)
         old = self._one(conn, old.id, lock=True)
-        again(conn, self._db.herald, old.id, said, now)
+        again(conn, self._db.publisher, old.id, said, now)
 
         def reopened(one: HostProgress) -> HostProgress:
             power = PowerReturned(now, in_use=True)
@@ -530,7 +530,7 @@ class IncidentStore:
 
         change = Change(model.OPEN, said, reopened)
         new = self._write(conn, old, change, now, key=old.subject, closed_at=None)
-        put(conn, self._db.herald.incident("incident.retried", new, now), now)
+        put(conn, self._db.publisher.incident("incident.retried", new, now), now)
         return new
 
     def hosts_of(self, reservation: str) -> Sequence[str]:
@@ -593,7 +593,7 @@ class IncidentStore:
         new = self._write(conn, old, change, now, key=key, closed_at=now)
         give_up(conn, old.id, f"not begun before its incident was {new.status}", now)
         reported = model.REPORTED[change.status]
-        end(conn, self._db.herald, old.id, reported, new.sentence, now)
+        end(conn, self._db.publisher, old.id, reported, new.sentence, now)
         return new
 
 

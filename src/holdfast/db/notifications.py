@@ -190,7 +190,7 @@ class NotificationStore:
                 name: value for name, value in vars(notification).items() if name != "reporter"
             }
             asked = {name: value for name, value in shown.items() if name != "id"}
-            segments.done(conn, self._db.herald, (REPORT, "create"), (asked, shown), now)
+            segments.done(conn, self._db.publisher, (REPORT, "create"), (asked, shown), now)
             return notification
 
         return self._db.retry(action)
@@ -208,7 +208,7 @@ def claim_notification(conn: Connection, uuid: str) -> Notification | None:
 
 def attach(
     conn: Connection,
-    herald: EventPublisher,
+    publisher: EventPublisher,
     uuid: str,
     incident_id: str | None,
     status: str,
@@ -222,14 +222,14 @@ def attach(
     values = {"incident_id": incident_id, "status": status, "message": message, "updated_at": now}
     its = n.uuid == uuid
     conn.execute(sa.update(notifications).where(its).values(**values))
-    _tell(conn, herald, START, its, now)
+    _tell(conn, publisher, START, its, now)
     if status not in OPEN:
-        _tell(conn, herald, _PHASES.get(status, END), its, now)
+        _tell(conn, publisher, _PHASES.get(status, END), its, now)
 
 
 def end(
     conn: Connection,
-    herald: EventPublisher,
+    publisher: EventPublisher,
     incident_id: str,
     status: str,
     message: str,
@@ -240,18 +240,18 @@ def end(
     its = n.id.in_(conn.execute(open_).scalars().all())
     values = {"status": status, "message": message, "updated_at": now}
     conn.execute(sa.update(notifications).where(its).values(**values))
-    _tell(conn, herald, _PHASES.get(status, END), its, now)
+    _tell(conn, publisher, _PHASES.get(status, END), its, now)
 
 
 def again(
-    conn: Connection, herald: EventPublisher, incident_id: str, message: str, now: datetime
+    conn: Connection, publisher: EventPublisher, incident_id: str, message: str, now: datetime
 ) -> None:
     """Set failed notifications of an incident to running again."""
     badly = sa.select(n.id).where(n.incident_id == incident_id, n.status.in_(_PHASES))
     its = n.id.in_(conn.execute(badly).scalars().all())
     values = {"status": "running", "message": message, "updated_at": now}
     conn.execute(sa.update(notifications).where(its).values(**values))
-    _tell(conn, herald, START, its, now)
+    _tell(conn, publisher, START, its, now)
 
 
 #: Event phase of a failed notification's end; END for any other status.
@@ -259,13 +259,17 @@ _PHASES = {"error": ERROR, "failed": ERROR}
 
 
 def _tell(
-    conn: Connection, herald: EventPublisher, phase: str, its: sa.ColumnElement[bool], now: datetime
+    conn: Connection,
+    publisher: EventPublisher,
+    phase: str,
+    its: sa.ColumnElement[bool],
+    now: datetime,
 ) -> None:
     for row in conn.execute(sa.select(notifications).where(its)).mappings():
         fault = Fault("RecoveryFailed", row["message"] or "") if phase == ERROR else None
         stands = {"status": "running"} if phase == START else {}
         happening = Event(REPORT, "process", phase, {**row, **stands}, fault)
-        put(conn, herald.contract(happening, now), now)
+        put(conn, publisher.contract(happening, now), now)
 
 
 def failure_reports(conn: Connection, incident_id: str, type_: str) -> list[FailureReport]:

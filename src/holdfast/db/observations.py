@@ -90,12 +90,12 @@ class ObservationStore:
             elif row is None and said is not None and ask_cloud and not _may_follow(conn, said):
                 _queue(conn, id_, said, now)
             elif row is None and said is not None:
-                ingest_alarm(conn, self._db.herald, id_, said, now)
+                ingest_alarm(conn, self._db.publisher, id_, said, now)
             found = row or conn.execute(sa.select(observations).where(b.id == id_)).mappings().one()
             if row is None and (
                 event := observations_model.announced(values["kind"], values["state"])
             ):
-                put(conn, self._db.herald.observation(event, dict(found), now), now)
+                put(conn, self._db.publisher.observation(event, dict(found), now), now)
             return dict(found), row is None
 
         return self._db.retry(action)
@@ -199,15 +199,15 @@ def guest_recovered_since(
 
 
 def ingest_alarm(
-    conn: Connection, herald: EventPublisher, id_: str, said: Said, now: datetime
+    conn: Connection, publisher: EventPublisher, id_: str, said: Said, now: datetime
 ) -> None:
     """Ingest the alarm of a report, and attach the report to the alarm's incident."""
-    incident_id = ingest(conn, herald, said, now)
+    incident_id = ingest(conn, publisher, said, now)
     belong(conn, [id_] if incident_id else [], incident_id or "", now)
 
 
 def ingest_asked_alarm(
-    conn: Connection, herald: EventPublisher, id_: str, now: datetime, *, is_there: bool
+    conn: Connection, publisher: EventPublisher, id_: str, now: datetime, *, is_there: bool
 ) -> bool:
     """Ingest the alarm of a report after asking the cloud; False if it has no effect.
 
@@ -217,7 +217,7 @@ def ingest_asked_alarm(
     said = _alarm(dict(row))
     if said is None or not (is_there or stands(conn, said)):
         return False
-    ingest_alarm(conn, herald, id_, said, now)
+    ingest_alarm(conn, publisher, id_, said, now)
     return True
 
 

@@ -87,7 +87,7 @@ def in_use(conn: Connection, segment_id: int) -> bool:
 
 def done(
     conn: Connection,
-    herald: EventPublisher,
+    publisher: EventPublisher,
     what: tuple[str, str],
     values: tuple[Values, Values],
     now: datetime,
@@ -97,18 +97,18 @@ def done(
     `what` is noun and action; `values` are the fields before and after.
     """
     before, after = values
-    put(conn, herald.contract(Event(*what, START, before), now), now)
-    put(conn, herald.contract(Event(*what, END, after), now), now)
+    put(conn, publisher.contract(Event(*what, START, before), now), now)
+    put(conn, publisher.contract(Event(*what, END, after), now), now)
 
 
 def refused(
     database: Database, what: tuple[str, str], values: Values, error: HoldfastError
 ) -> None:
-    now, herald = database.now(), database.herald
+    now, publisher = database.now(), database.publisher
     fault = Fault(type(error).__name__, error.message)
     news = (
-        *herald.contract(Event(*what, START, values), now),
-        *herald.contract(Event(*what, ERROR_EVENT, values, fault), now),
+        *publisher.contract(Event(*what, START, values), now),
+        *publisher.contract(Event(*what, ERROR_EVENT, values, fault), now),
     )
     if news:
         database.retry(lambda conn: put(conn, news, now))
@@ -220,7 +220,7 @@ class SegmentStore:
             conn.execute(sa.insert(segments).values(uuid=uuid, created_at=now, **values))
             audit.write(conn, now, f"segment:{uuid}", None, f"segment {values['name']} made")
             segment = _segment(conn, uuid)
-            done(conn, self._db.herald, what, (asked, vars(segment)), now)
+            done(conn, self._db.publisher, what, (asked, vars(segment)), now)
             return segment
 
         return self._try(action, what, asked)
@@ -238,7 +238,7 @@ class SegmentStore:
             said = f"segment {segment.name}: {_told(values)}"
             audit.write(conn, now, f"segment:{segment.uuid}", None, said)
             changed = _segment(conn, segment.uuid)
-            done(conn, self._db.herald, what, (asked, vars(changed)), now)
+            done(conn, self._db.publisher, what, (asked, vars(changed)), now)
             return changed
 
         return self._try(action, what, asked)
@@ -254,7 +254,7 @@ class SegmentStore:
             conn.execute(sa.delete(segments).where(s.id == segment.id))
             said = f"segment {segment.name} deleted"
             audit.write(conn, now, f"segment:{segment.uuid}", None, said)
-            done(conn, self._db.herald, what, (asked, vars(segment)), now)
+            done(conn, self._db.publisher, what, (asked, vars(segment)), now)
 
         self._try(action, what, asked)
 
@@ -274,7 +274,7 @@ class SegmentStore:
             segment_host = _host(conn, segment, uuid)
             said = f"host {segment_host.name} joined segment {segment.name}"
             audit.write(conn, now, f"segment:{segment.uuid}", None, said)
-            done(conn, self._db.herald, what, (asked, vars(segment_host)), now)
+            done(conn, self._db.publisher, what, (asked, vars(segment_host)), now)
             return segment_host
 
         return self._try(action, what, asked)
@@ -293,7 +293,7 @@ class SegmentStore:
             changed = _host(conn, segment, host.uuid)
             said = f"host {host.name} of segment {segment.name}: {_told(values, changed.name)}"
             audit.write(conn, now, f"segment:{segment.uuid}", None, said)
-            done(conn, self._db.herald, what, (asked, vars(changed)), now)
+            done(conn, self._db.publisher, what, (asked, vars(changed)), now)
             return changed
 
         return self._try(action, what, asked)
@@ -307,7 +307,7 @@ class SegmentStore:
             conn.execute(sa.delete(segment_hosts).where(m.id == host.id))
             said = f"host {host.name} left segment {segment.name}"
             audit.write(conn, now, f"segment:{segment.uuid}", None, said)
-            done(conn, self._db.herald, what, (asked, vars(host)), now)
+            done(conn, self._db.publisher, what, (asked, vars(host)), now)
 
         self._try(action, what, asked)
 
@@ -366,7 +366,7 @@ def find(conn: Connection, name: str) -> SegmentHost | None:
 def set_member(
     conn: Connection,
     host_uuid: str,
-    herald: EventPublisher,
+    publisher: EventPublisher,
     *,
     reserved: bool | None = None,
     on_maintenance: bool | None = None,
@@ -383,7 +383,7 @@ def set_member(
         return
     changed = conn.execute(_MEMBERS.where(m.uuid == host_uuid)).mappings().one()
     its = vars(_member(changed))
-    done(conn, herald, (SEGMENT_HOST, "update"), (its, its), now)
+    done(conn, publisher, (SEGMENT_HOST, "update"), (its, its), now)
 
 
 def _segment(conn: Connection, ref: str, *, lock: bool = False) -> Segment:

@@ -333,7 +333,7 @@ class Loop:
             self._turn,
             retry_s=min(1.0, pace.poll_interval_s),
             stop_s=None,
-            bell=runner.freed,  # a worker is free, or a predecessor has finished
+            wake_event=runner.freed,  # a worker is free, or a predecessor has finished
         )
 
     def start(self) -> None:

@@ -108,14 +108,14 @@ class AggregateResync:
         news = self._context.ledger.news_of_pools(now - (BACK if self._looked else FAR_BACK))
         if not self._must_look(news, now):
             raise NotYet("nothing to tell", LOOK_S)
-        hands = self._context.hands(run)
-        pools = hands.cloud.pools.list()
+        effects = self._context.effects(run)
+        pools = effects.cloud.pools.list()
         self._looked = now
         self._note(pools, news, now)
         due = self._due(pools, now)
         failures: list[HoldfastError] = []
         for at in range(0, min(len(due), MOST_CALLS), AT_ONCE):
-            failures += self._act(hands, due[at : at + AT_ONCE], now)
+            failures += self._act(effects, due[at : at + AT_ONCE], now)
         not_told = f", of {len(failures)} not: {failures[0].message}" if failures else ""
         if len(due) > MOST_CALLS:
             left = len(due) - MOST_CALLS
@@ -172,7 +172,7 @@ class AggregateResync:
         return sorted(found, key=lambda pool: self._tellings[pool.id].begins)
 
     def _act(
-        self, hands: EffectContext, pools: Sequence[Pool], now: datetime
+        self, effects: EffectContext, pools: Sequence[Pool], now: datetime
     ) -> list[HoldfastError]:
         """Resync or delete these pools; return the failures.
 
@@ -185,10 +185,10 @@ class AggregateResync:
             telling = self._tellings[pool_id]
             try:
                 if telling.next():
-                    hands.cloud.pools.resync(pool_id)
+                    effects.cloud.pools.resync(pool_id)
                     telling.told(now)
                 if telling.next() is None and _is_over(by_id[pool_id]):
-                    hands.cloud.pools.delete(pool_id)
+                    effects.cloud.pools.delete(pool_id)
             except NotFound:
                 return  # gone meanwhile: no resync needed
             except (ClaimLost, Unavailable):
@@ -199,7 +199,7 @@ class AggregateResync:
                 telling.rests_until = now + REST
                 failures.append(error)
 
-        hands.each(act, by_id)
+        effects.each(act, by_id)
         return failures
 
     def _pause(self, now: datetime) -> float:
@@ -318,7 +318,7 @@ class Reconcile:
         """Compare, and repair the differences found twice; always ends with NotYet."""
         if not self._settings.reconcile_s:
             raise NotYet("no comparison of pools: [reservation] reconcile_s is 0", OFF_S)
-        cloud = self._context.hands(run).cloud
+        cloud = self._context.effects(run).cloud
         # Read the cloud first: a later change in the database makes a difference now, but not
         # twice.
         pools = cloud.pools.list()

@@ -101,7 +101,7 @@ class ServersSweep:
     def _without_a_lease(self, run: Run, now: datetime) -> list[tuple[Server, Wish]]:
         """List servers without a lease that never had one, with the lease to make, in a stable
         order."""
-        servers = self._context.hands(run).cloud.servers.list()
+        servers = self._context.effects(run).cloud.servers.list()
         present = {server.id for server in servers}
         self._said = {key: why for key, why in self._said.items() if key in present}
         settled = [s for s in servers if s.status not in _LOST and not _is_young(s, now)]

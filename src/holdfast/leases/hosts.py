@@ -133,7 +133,7 @@ class _HostWork:
     def _move(
         self, run: Run, verb: str, pool_name: str, metadata: Mapping[str, str] | None = None
     ) -> str:
-        pools = self.context.hands(run).cloud.pools
+        pools = self.context.effects(run).cloud.pools
         name = run.operation.payload["service_host"]
         pool = ensure(pools, pool_name, metadata or {})
         getattr(pools, verb)(pool.id, name)
@@ -172,7 +172,7 @@ class HostEnrol(_HostWork):
         because the end of a lease would delete it.
         """
         name = run.operation.payload["service_host"]
-        if servers := self.context.in_the_way(self.context.hands(run).cloud, name):
+        if servers := self.context.in_the_way(self.context.effects(run).cloud, name):
             raise NotYet(f"{name} has {len(servers)} servers that came before it joined", 5.0)
         host = self.context.ledger.host(run.operation.subject.removeprefix("host:"))
         self.context.ledger.set_reservable(host.id, True, claim=run.claim)
@@ -204,7 +204,7 @@ class HostReturn(_HostWork):
         belong.
         """
         host, name = self._host(run), run.operation.payload["service_host"]
-        cloud, holders = self.context.hands(run).cloud, self.context.ledger.holders(host.id)
+        cloud, holders = self.context.effects(run).cloud, self.context.ledger.holders(host.id)
         try:
             there = cloud.servers.list(host=name)
         except NotFound as gone:
@@ -321,7 +321,7 @@ class HostsRefresh:
         """Continue the round; always ends with NotYet."""
         if not self._settings.host_refresh_s:
             raise NotYet("hosts are not read again: [reservation] host_refresh_s is 0", OFF_S)
-        ledger, cloud = self._context.ledger, self._context.hands(run).cloud
+        ledger, cloud = self._context.ledger, self._context.effects(run).cloud
         until = ledger.now() + TURN
         while some := ledger.enrolled(after=self._round.after, most=PORTION):
             for host in some:  # at least one host, however long the query took

@@ -89,7 +89,7 @@ class LeaseContext:
     enforcement: Enforcement = field(default_factory=Enforcement)
     known: KnownPools = field(default_factory=KnownPools)
 
-    def hands(self, run: Run) -> EffectContext:
+    def effects(self, run: Run) -> EffectContext:
         return EffectContext(
             cloud=guarded(self.cloud, run.hold),
             ledger=self.ledger,
@@ -127,11 +127,11 @@ class _LeaseWork:
         lease: Lease = run.memo["lease"]
         return lease
 
-    def hands(self, run: Run) -> EffectContext:
-        if "hands" not in run.memo:
-            run.memo["hands"] = self.context.hands(run)
-        hands: EffectContext = run.memo["hands"]
-        return hands
+    def effects(self, run: Run) -> EffectContext:
+        if "effects" not in run.memo:
+            run.memo["effects"] = self.context.effects(run)
+        effects: EffectContext = run.memo["effects"]
+        return effects
 
     def save(
         self, run: Run, new: Lease, say: str, work: Work | None = None, event: str = ""
@@ -151,18 +151,18 @@ class _LeaseWork:
         """
 
         def step(run: Run) -> str:
-            lease, hands = self.lease(run), self.hands(run)
-            effects: list[Effect] = []
+            lease, effects = self.lease(run), self.effects(run)
+            results: list[Effect] = []
             late: list[NotYet] = []
             for reservation in lease.reservations:
                 act = getattr(self.context.resources[reservation.resource_type], verb)
                 try:
-                    effects.append(act(hands, lease, reservation))
+                    results.append(act(effects, lease, reservation))
                 except NotYet as more:
                     late.append(more)
-                    effects.append(Effect(more.sentence))
-            said = "; ".join(effect.sentence for effect in effects)
-            new = after(lease, effects)
+                    results.append(Effect(more.sentence))
+            said = "; ".join(effect.sentence for effect in results)
+            new = after(lease, results)
             if new != lease:
                 self.save(run, new, said if new.degraded != lease.degraded else "")
             if late:

@@ -115,9 +115,9 @@ class Passes(Worker):
         while not self._stop.is_set():
             pause_s = max(0.0, due - self._clock.monotonic())
             self.beat(pause_s)
-            self._clock.wait(self._bell, pause_s)
+            self._clock.wait(self._wake_event, pause_s)
             self.beat()
-            self._bell.clear()
+            self._wake_event.clear()
             if self._stop.is_set():
                 return
             with self._turns:

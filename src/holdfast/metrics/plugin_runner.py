@@ -191,9 +191,9 @@ class PluginRunner:
         self._nonsense = ""  # why a message of the process could not be used
         self._unclean = ""  # why the process has to be restarted after this pass
         self._closed = False
-        self._woken, self._bell = socket.socketpair()
+        self._woken, self._wake_event = socket.socketpair()
         self._woken.setblocking(False)
-        self._bell.setblocking(False)
+        self._wake_event.setblocking(False)
         self._thread: threading.Thread | None = None
 
     # passes
@@ -432,7 +432,7 @@ class PluginRunner:
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # full, so the thread wakes anyway; or closed
-            self._bell.send(b"!")
+            self._wake_event.send(b"!")
 
     def _forever(self) -> None:
         while not self._closed:
@@ -733,4 +733,4 @@ class PluginRunner:
         for request in left:
             request.fail(Unavailable("the agent stops"))
         self._woken.close()
-        self._bell.close()
+        self._wake_event.close()

@@ -18,7 +18,7 @@ class Clock(Protocol):
 
     def monotonic(self) -> float: ...
 
-    def wait(self, bell: threading.Event, seconds: float) -> bool:
+    def wait(self, wake_event: threading.Event, seconds: float) -> bool:
         """Sleep until the event is set (True) or the seconds are over (False)."""
         ...
 
@@ -36,5 +36,5 @@ class SystemClock:
         """Return CLOCK_BOOTTIME, which runs during suspend, because claims age then too."""
         return time.clock_gettime(_BOOTTIME)
 
-    def wait(self, bell: threading.Event, seconds: float) -> bool:
-        return bell.wait(max(0.0, seconds))
+    def wait(self, wake_event: threading.Event, seconds: float) -> bool:
+        return wake_event.wait(max(0.0, seconds))

@@ -178,9 +178,7 @@ class _Building:
             return True
         self.open.append((self.line, []))
         if len(self.open) > MAX_DEPTH:
-            return self._refuse(
-                f"lists in lists, more than {MAX_DEPTH} deep: no document needs it"
-            )
+            return self._refuse(f"lists in lists, more than {MAX_DEPTH} deep: no document needs it")
         return True
 
     def _end(self, event: Any) -> bool:

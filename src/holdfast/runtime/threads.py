@@ -66,8 +66,8 @@ class Worker:
     raised, the next one comes after `retry_s`; this pause doubles up to `longest_retry_s` while
     turns fail. The worker logs an expected error once until a turn succeeds, and any other error
     with its traceback. With `failed` the worker calls `failed` for every error, which then logs the
-    expected ones. Whoever has `bell` can wake the worker too. If an essential worker hangs in a
-    turn, `hung` names it; a turn that may take longer than HUNG_S calls `beat`.
+    expected ones. Setting `wake_event` wakes the worker. If an essential worker hangs in a turn,
+    `hung` names it; a turn that may take longer than HUNG_S calls `beat`.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Worker:
         expected: tuple[type[Exception], ...] = (HoldfastError,),
         failed: Callable[[Exception], None] | None = None,
         stop_s: float | None = 15.0,
-        bell: threading.Event | None = None,
+        wake_event: threading.Event | None = None,
     ) -> None:
         self._name = name
         self._pulse: Pulse | None = None
@@ -93,7 +93,7 @@ class Worker:
         self._failed = failed
         self._stop_s = stop_s
         self._failures = 0
-        self._bell = bell or threading.Event()
+        self._wake_event = wake_event or threading.Event()
         self._stop = threading.Event()
         self._turned = clock.monotonic()
         self._thread = threading.Thread(target=self._forever, name=name, daemon=True)
@@ -127,7 +127,7 @@ class Worker:
     def stop(self) -> None:
         """End the loop; wait at most `stop_s` for the turn under way, None: until it ends."""
         self._stop.set()
-        self._bell.set()
+        self._wake_event.set()
         if self._thread.is_alive():
             self._thread.join(self._stop_s)
         if self._pulse is not None:
@@ -135,15 +135,15 @@ class Worker:
 
     def wake(self) -> None:
         """Start the next turn at once."""
-        self._bell.set()
+        self._wake_event.set()
 
     def _forever(self) -> None:
         pause_s = self._delay()
         while not self._stop.is_set():
             if pause_s > 0:
                 self.beat(pause_s)
-                self._clock.wait(self._bell, pause_s)
-            self._bell.clear()
+                self._clock.wait(self._wake_event, pause_s)
+            self._wake_event.clear()
             if not self._stop.is_set():
                 self.beat()
                 pause_s = self._try_turn()

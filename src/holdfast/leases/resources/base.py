@@ -160,28 +160,28 @@ class Resource(Protocol):
 
     # Effects.
 
-    def arrange(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def arrange(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         """Act as soon as the reservation is booked."""
         ...
 
-    def prepare(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def prepare(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         """Create cloud objects before the start."""
         ...
 
-    def start(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def start(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         """Make the resources usable with as few calls as possible: the lease is active
         afterwards."""
         ...
 
-    def settle(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def settle(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         """Finish a start once the lease is active."""
         ...
 
     def before_end(
-        self, hands: EffectContext, lease: Lease, reservation: Reservation
+        self, effects: EffectContext, lease: Lease, reservation: Reservation
     ) -> Effect: ...
 
-    def end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         """Give everything back; NotYet while the cloud is still busy."""
         ...
 
@@ -214,22 +214,22 @@ class Quiet:
         """List openings by planning at once, and at each end of a hold."""
         return by_trying(self.plan, wish, until, stock, ledger, most)
 
-    def arrange(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def arrange(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect("nothing to arrange")
 
-    def prepare(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def prepare(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect("nothing to prepare")
 
-    def start(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def start(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect("nothing to start")
 
-    def settle(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def settle(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect("nothing to settle")
 
-    def before_end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def before_end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect("nothing asked for before the end")
 
-    def end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect("nothing to give back")
 
 

@@ -97,16 +97,16 @@ class FloatingIpResource(Quiet):
 
     # Effects.
 
-    def start(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        if hands.ledger.now() >= lease.end:  # they may belong to another lease by now
+    def start(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        if effects.ledger.now() >= lease.end:  # they may belong to another lease by now
             return Effect(f"lease {lease.name} was over before it could start")
         things = _things(reservation)
-        late = hands.ledger.things_not_given_back(things, besides=lease.id)
-        if late and _patient(hands, lease):
+        late = effects.ledger.things_not_given_back(things, besides=lease.id)
+        if late and _patient(effects, lease):
             raise NotYet(f"lease {', '.join(sorted(late))} has not given its addresses back yet")
         floating_ips = {
             floating_ip.thing: floating_ip
-            for floating_ip in hands.ledger.floatingips(_network(reservation))
+            for floating_ip in effects.ledger.floatingips(_network(reservation))
         }
         refused: list[str] = []
         ids = set(_made(reservation))
@@ -114,7 +114,7 @@ class FloatingIpResource(Quiet):
         def make(key: str) -> None:
             one = floating_ips[key]
             try:
-                made = hands.cloud.addresses.create(
+                made = effects.cloud.addresses.create(
                     one.network_id, one.address, lease.project_id, _tags(reservation)
                 )
             except Conflict:
@@ -122,22 +122,22 @@ class FloatingIpResource(Quiet):
             else:
                 ids.add(made.id)
 
-        hands.each(make, things)
+        effects.each(make, things)
         if refused:
-            return replace(_without(hands, lease, refused), made={CLOUD_IDS: sorted(ids)})
+            return replace(_without(effects, lease, refused), made={CLOUD_IDS: sorted(ids)})
         said = f"{len(things)} floating IPs are there"
         return Effect(said, made={CLOUD_IDS: sorted(ids)}, missing=False)
 
-    def end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         """Delete the addresses, found by tag or id.
 
         By tag, because a start may have died before it recorded the ids; by id, because the
         owner may have removed the tag.
         """
         mark, ids = _tags(reservation)[-1], _made(reservation)
-        there = hands.cloud.addresses.list()
+        there = effects.cloud.addresses.list()
         ours = [one.id for one in there if mark in one.tags or one.id in ids]
-        hands.each(hands.cloud.addresses.delete, ours)
+        effects.each(effects.cloud.addresses.delete, ours)
         return Effect(f"{len(ours)} floating IPs are given back")
 
 
@@ -243,15 +243,15 @@ def _tags(reservation: Reservation) -> list[str]:
     return [TAG, f"reservation:{reservation.id}"]
 
 
-def _without(hands: EffectContext, lease: Lease, refused: Sequence[str]) -> Effect:
+def _without(effects: EffectContext, lease: Lease, refused: Sequence[str]) -> Effect:
     """Retry while an address exists in the cloud outside any lease; later continue without it."""
     said = f"{', '.join(sorted(refused))}: it is in use already, free it in the cloud"
-    if _patient(hands, lease):
+    if _patient(effects, lease):
         raise NotYet(said, _LOOK_S)
     return Effect(said, missing=True)
 
 
-def _patient(hands: EffectContext, lease: Lease) -> bool:
-    patience = timedelta(seconds=hands.options.server_start_timeout_s)
+def _patient(effects: EffectContext, lease: Lease) -> bool:
+    patience = timedelta(seconds=effects.options.server_start_timeout_s)
     began = max(lease.start, lease.created_at or lease.start)  # "now" is the current minute
-    return hands.ledger.now() < began + patience
+    return effects.ledger.now() < began + patience

@@ -105,60 +105,64 @@ class HostResource(Quiet):
 
     # Effects.
 
-    def prepare(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        with hands.pool(reservation.id, {OWNER: lease.project_id}):
+    def prepare(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        with effects.pool(reservation.id, {OWNER: lease.project_id}):
             return Effect(f"pool {reservation.id} stands")
 
-    def start(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        if hands.ledger.now() >= lease.end:  # its hosts may belong to another lease by now
+    def start(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        if effects.ledger.now() >= lease.end:  # its hosts may belong to another lease by now
             return Effect(f"lease {lease.name} was over before it could start")
         names = reservation.hosts()
-        _wait_for_others(hands, lease, reservation)
-        with hands.pool(reservation.id, {OWNER: lease.project_id}) as pool_id:
-            hands.each(lambda name: hands.cloud.pools.add_host(pool_id, name), names)
-        _make_way(hands, names)
+        _wait_for_others(effects, lease, reservation)
+        with effects.pool(reservation.id, {OWNER: lease.project_id}) as pool_id:
+            effects.each(lambda name: effects.cloud.pools.add_host(pool_id, name), names)
+        _make_way(effects, names)
         said = f"{', '.join(names) or 'no host'} joined pool {reservation.id}"
         return Effect(said, missing=False)
 
-    def settle(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        if hands.ledger.now() >= lease.end:  # it may never have joined its pool; the end cleans up
-            return Effect(f"lease {lease.name} is over, its hosts need not leave {hands.freepool}")
+    def settle(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        if (
+            effects.ledger.now() >= lease.end
+        ):  # it may never have joined its pool; the end cleans up
+            return Effect(
+                f"lease {lease.name} is over, its hosts need not leave {effects.freepool}"
+            )
         names = reservation.hosts()
-        _make_way(hands, names)  # a server scheduled just before the host joined is there by now
-        with hands.pool(hands.freepool) as pool_id:
-            hands.each(lambda name: hands.cloud.pools.remove_host(pool_id, name), names)
-        return Effect(f"{', '.join(names) or 'no host'} left {hands.freepool}")
+        _make_way(effects, names)  # a server scheduled just before the host joined is there by now
+        with effects.pool(effects.freepool) as pool_id:
+            effects.each(lambda name: effects.cloud.pools.remove_host(pool_id, name), names)
+        return Effect(f"{', '.join(names) or 'no host'} left {effects.freepool}")
 
-    def before_end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def before_end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         action = reservation.spec.get("before_end") or ""
         if action == "default":
-            action = hands.options.before_end
+            action = effects.options.before_end
         if action != "snapshot":
             return Effect("nothing asked for before the end")
-        servers = _servers(hands, reservation.hosts())
+        servers = _servers(effects, reservation.hosts())
         # A prolonged lease gets new snapshots before its new end: what is deleted then is
         # newer.
         this, last = f"{lease.end:%Y%m%dT%H%M%S}", reservation.made.get(SNAPSHOT_FOR)
         more = f"_{this}" if last not in (None, this) else ""
-        hands.each(lambda server_id: _snapshot(hands, servers[server_id], more), servers)
+        effects.each(lambda server_id: _snapshot(effects, servers[server_id], more), servers)
         return Effect(f"{len(servers)} servers have their snapshot", made={SNAPSHOT_FOR: this})
 
-    def end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        pool = hands.cloud.pools.find(reservation.id)
+    def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        pool = effects.cloud.pools.find(reservation.id)
         if pool is None:
             return Effect(f"pool {reservation.id} is gone")
-        shut(hands.cloud.pools, pool)
-        _clear(hands, lease, reservation, pool.hosts)
+        shut(effects.cloud.pools, pool)
+        _clear(effects, lease, reservation, pool.hosts)
         mine = _ours(reservation)
         back = [name for name in pool.hosts if normalise(name) in mine]
-        with hands.pool(hands.freepool) as free_id:
-            hands.each(lambda name: hands.cloud.pools.add_host(free_id, name), back)
+        with effects.pool(effects.freepool) as free_id:
+            effects.each(lambda name: effects.cloud.pools.add_host(free_id, name), back)
         # Also servers that were scheduled just before the pool was closed.
-        _clear(hands, lease, reservation, pool.hosts)
-        hands.each(lambda name: hands.cloud.pools.remove_host(pool.id, name), pool.hosts)
+        _clear(effects, lease, reservation, pool.hosts)
+        effects.each(lambda name: effects.cloud.pools.remove_host(pool.id, name), pool.hosts)
         # The resync job deletes the pool once it is announced as closed.
-        hands.known.forget(reservation.id)
-        return Effect(f"{', '.join(pool.hosts) or 'no host'} back in {hands.freepool}")
+        effects.known.forget(reservation.id)
+        return Effect(f"{', '.join(pool.hosts) or 'no host'} back in {effects.freepool}")
 
 
 _GROUPS = ("spread", "pack")
@@ -230,18 +234,18 @@ def _text(spec: Mapping[str, Any], name: str, what: str = "a JSON expression as 
     return value
 
 
-def _wait_for_others(hands: EffectContext, lease: Lease, reservation: Reservation) -> None:
+def _wait_for_others(effects: EffectContext, lease: Lease, reservation: Reservation) -> None:
     """Wait for an earlier lease that still gives a host back, and would delete all servers
     there."""
-    late = hands.ledger.not_given_back(reservation.host_ids(), besides=lease.id)
+    late = effects.ledger.not_given_back(reservation.host_ids(), besides=lease.id)
     if late:
         raise NotYet(f"{', '.join(sorted(late))}: not given back yet", 0.5)
 
 
-def _servers(hands: EffectContext, names: Collection[str]) -> dict[str, Server]:
+def _servers(effects: EffectContext, names: Collection[str]) -> dict[str, Server]:
     """List all servers on these hosts, by id."""
-    look = hands.calls.map if len(names) > 1 else map
-    serverses = look(lambda name: hands.cloud.servers.list(host=name), names)
+    look = effects.calls.map if len(names) > 1 else map
+    serverses = look(lambda name: effects.cloud.servers.list(host=name), names)
     return {server.id: server for servers in serverses for server in servers}
 
 
@@ -250,7 +254,7 @@ def _ours(reservation: Reservation) -> set[str]:
 
 
 def _clear(
-    hands: EffectContext, lease: Lease, reservation: Reservation, names: Collection[str]
+    effects: EffectContext, lease: Lease, reservation: Reservation, names: Collection[str]
 ) -> None:
     """Delete the servers on these hosts; NotYet until there are none.
 
@@ -259,52 +263,52 @@ def _clear(
     to another lease by now.
     """
     ours = _ours(reservation)
-    taken = hands.ledger.now() - (lease.updated_at or lease.end)
+    taken = effects.ledger.now() - (lease.updated_at or lease.end)
     pause_s = min(max(_LOOK_S, taken.total_seconds() / 20), 10.0)
     servers = [
         server
-        for server in _servers(hands, names).values()
+        for server in _servers(effects, names).values()
         if normalise(server.host or "") in ours or server.project_id == lease.project_id
     ]
-    _remove(hands, servers, pause_s)
+    _remove(effects, servers, pause_s)
 
 
-def _make_way(hands: EffectContext, names: Collection[str]) -> None:
+def _make_way(effects: EffectContext, names: Collection[str]) -> None:
     """Delete preemptible servers on hosts still in the free pool.
 
     Not on hosts that have left the free pool: when a running lease gets more hosts, the servers
     on its earlier hosts belong to its owner, whatever their flavor.
     """
-    if not hands.options.preemptibles:
+    if not effects.options.preemptibles:
         return
-    pool = hands.cloud.pools.find(hands.freepool)
+    pool = effects.cloud.pools.find(effects.freepool)
     free = {normalise(name) for name in pool.hosts} if pool else set()
     taken = [name for name in names if normalise(name) in free]
-    _remove(hands, [s for s in _servers(hands, taken).values() if s.preemptible])
+    _remove(effects, [s for s in _servers(effects, taken).values() if s.preemptible])
 
 
-def _remove(hands: EffectContext, servers: Sequence[Server], pause_s: float = _LOOK_S) -> None:
+def _remove(effects: EffectContext, servers: Sequence[Server], pause_s: float = _LOOK_S) -> None:
     if servers:
         # Delete again servers that are being deleted: this frees a server whose host failed
         # meanwhile.
-        hands.each(lambda server_id: _delete(hands, server_id), [s.id for s in servers])
+        effects.each(lambda server_id: _delete(effects, server_id), [s.id for s in servers])
         raise NotYet(f"{len(servers)} servers are being deleted", pause_s)
 
 
-def _snapshot(hands: EffectContext, server: Server, more: str) -> None:
+def _snapshot(effects: EffectContext, server: Server, more: str) -> None:
     """Make an image of a server; a retry finds the image by name and server."""
     name = f"reserved_{server.name[:_LONGEST_NAME]}{more}"
     try:
-        if not hands.cloud.servers.images(server.id, name):
-            hands.cloud.servers.snapshot(server.id, name)
+        if not effects.cloud.servers.images(server.id, name):
+            effects.cloud.servers.snapshot(server.id, name)
     except NotFound:
         return  # deleted by its owner meanwhile
     except Conflict as busy:  # the server is stopping, migrating, …
         raise NotYet(f"no snapshot yet: {busy.message}", 5.0) from busy
 
 
-def _delete(hands: EffectContext, server_id: str) -> None:
+def _delete(effects: EffectContext, server_id: str) -> None:
     try:
-        hands.cloud.servers.delete(server_id)
+        effects.cloud.servers.delete(server_id)
     except NotFound:
         return  # gone meanwhile, as intended

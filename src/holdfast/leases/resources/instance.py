@@ -105,13 +105,13 @@ def metadata(lease: Lease, reservation: Reservation, group_id: str | None) -> di
     }
 
 
-def make_pool(hands: EffectContext, reservation: Reservation, about: Mapping[str, str]) -> Pool:
+def make_pool(effects: EffectContext, reservation: Reservation, about: Mapping[str, str]) -> Pool:
     """Create the reservation's pool without a lookup first: most likely none exists."""
-    hands.known.forget(reservation.id)
+    effects.known.forget(reservation.id)
     if not reservation.made:
         with contextlib.suppress(Conflict):
-            return hands.cloud.pools.create(reservation.id, about)
-    return ensure(hands.cloud.pools, reservation.id, about)
+            return effects.cloud.pools.create(reservation.id, about)
+    return ensure(effects.cloud.pools, reservation.id, about)
 
 
 def own(flavor: Flavor, reservation: Reservation, group_id: str | None) -> Flavor:
@@ -130,9 +130,9 @@ def own(flavor: Flavor, reservation: Reservation, group_id: str | None) -> Flavo
     )
 
 
-def make_flavor(hands: EffectContext, wanted: Flavor, reservation: Reservation) -> None:
+def make_flavor(effects: EffectContext, wanted: Flavor, reservation: Reservation) -> None:
     """Create the flavor; before the start, replace a different flavor: no server uses any."""
-    flavors = hands.cloud.flavors
+    flavors = effects.cloud.flavors
     try:
         there = flavors.show(wanted.id)
     except NotFound:
@@ -145,9 +145,9 @@ def make_flavor(hands: EffectContext, wanted: Flavor, reservation: Reservation) 
     flavors.create(wanted)
 
 
-def group(hands: EffectContext, lease: Lease, reservation: Reservation) -> str | None:
+def group(effects: EffectContext, lease: Lease, reservation: Reservation) -> str | None:
     """Return the id of the reservation's server group; create a missing group if needed."""
-    slots, name = hands.cloud.slots, name_of(reservation)
+    slots, name = effects.cloud.slots, name_of(reservation)
     policy = {True: "affinity", False: "anti-affinity"}.get(reservation.spec["affinity"])
     if policy is None:
         return None
@@ -164,16 +164,16 @@ def group(hands: EffectContext, lease: Lease, reservation: Reservation) -> str |
     raise NotYet(f"server group {name} is made anew", 0.1)
 
 
-def set_slots(hands: EffectContext, host: str, name: str, total: int) -> None:
+def set_slots(effects: EffectContext, host: str, name: str, total: int) -> None:
     """Set the number of slots of the host; after a lost race, read and try again."""
     for _ in range(_TRIES):
-        now = hands.cloud.slots.inventory(host, name)
+        now = effects.cloud.slots.inventory(host, name)
         if now.total == total:
             return
         if now.used > total:
             raise NotYet(f"host {host}: servers still have {now.used} slots", LOOK_S)
         try:
-            hands.cloud.slots.set_inventory(host, name, total, now.generation)
+            effects.cloud.slots.set_inventory(host, name, total, now.generation)
             return
         except Conflict:
             continue
@@ -318,83 +318,83 @@ class SlotsResource(Quiet):
 
     # Effects.
 
-    def prepare(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        join = not _held_whole(hands, lease, reservation)
-        made = self._stand(hands, lease, reservation, join=join)
+    def prepare(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        join = not _held_whole(effects, lease, reservation)
+        made = self._stand(effects, lease, reservation, join=join)
         return Effect(f"flavor, pool and slots of {reservation.id} stand", made)
 
-    def start(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        if hands.ledger.now() >= lease.end:  # its slots may belong to another lease by now
+    def start(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        if effects.ledger.now() >= lease.end:  # its slots may belong to another lease by now
             return Effect(f"lease {lease.name} was over before it could start")
-        late = _not_given_back(hands, lease, reservation)
+        late = _not_given_back(effects, lease, reservation)
         if late:
             raise NotYet(f"{', '.join(sorted(late))}: not given back yet", 0.5)
-        made = self._joined(hands, lease, reservation)
-        _make_way(hands, reservation.hosts())
-        self._open(hands, lease, reservation)
+        made = self._joined(effects, lease, reservation)
+        _make_way(effects, reservation.hosts())
+        self._open(effects, lease, reservation)
         slots = sum(a.slots or 0 for a in reservation.allocations)
         where = ", ".join(reservation.hosts()) or "no host"
         said = f"{slots} slots on {where} are open to project {lease.project_id}"
         return Effect(said, made, missing=False)
 
-    def end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         with self._turns.to_end():
-            return self._end(hands, lease, reservation)
+            return self._end(effects, lease, reservation)
 
-    def _end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def _end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         """End the reservation; look first, because any object may be missing."""
-        pool = hands.cloud.pools.find(reservation.id)
+        pool = effects.cloud.pools.find(reservation.id)
         if pool is not None:
-            shut(hands.cloud.pools, pool)
-        hands.cloud.flavors.remove_access(reservation.id, lease.project_id)
+            shut(effects.cloud.pools, pool)
+        effects.cloud.flavors.remove_access(reservation.id, lease.project_id)
         names = _all_hosts(reservation, pool)
-        _clear(hands, lease, reservation, names)
+        _clear(effects, lease, reservation, names)
         # A server scheduled just before has a slot, and its host keeps slots that are used.
-        hands.each(lambda name: self._leave(hands, reservation, pool, name), names)
-        self._drop_class(hands, reservation)
-        for server_group in hands.cloud.slots.groups():
+        effects.each(lambda name: self._leave(effects, reservation, pool, name), names)
+        self._drop_class(effects, reservation)
+        for server_group in effects.cloud.slots.groups():
             if server_group.name == name_of(reservation):
-                hands.cloud.slots.delete_group(server_group.id)
-        hands.cloud.flavors.delete(reservation.id)
+                effects.cloud.slots.delete_group(server_group.id)
+        effects.cloud.flavors.delete(reservation.id)
         # The resync job deletes the pool once it is announced as closed.
-        hands.known.forget(reservation.id)
+        effects.known.forget(reservation.id)
         return Effect(f"slots of {reservation.id} on {', '.join(names) or 'no host'} are gone")
 
     def _joined(
-        self, hands: EffectContext, lease: Lease, reservation: Reservation
+        self, effects: EffectContext, lease: Lease, reservation: Reservation
     ) -> dict[str, Any]:
         """Do what `prepare` left undone, or what an update changed."""
         made, stands = dict(reservation.made), self._stands(reservation)
         if made.get("stands") == stands:
             return made
         if made.get("stands") != self._stands(reservation, joined=False):
-            return self._stand(hands, lease, reservation, join=True)
+            return self._stand(effects, lease, reservation, join=True)
         about = metadata(lease, reservation, made["server_group_id"])
-        with hands.pool(reservation.id, about) as pool_id:
+        with effects.pool(reservation.id, about) as pool_id:
             pool = Pool(pool_id, reservation.id)
-            come = functools.partial(self._come, hands, reservation, pool)
-            hands.each(lambda host: come(host, stands["hosts"][host]), stands["hosts"])
+            come = functools.partial(self._come, effects, reservation, pool)
+            effects.each(lambda host: come(host, stands["hosts"][host]), stands["hosts"])
         return {**made, "stands": stands}
 
-    def _open(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> None:
+    def _open(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> None:
         try:
-            hands.cloud.flavors.add_access(reservation.id, lease.project_id)
+            effects.cloud.flavors.add_access(reservation.id, lease.project_id)
         except NotFound:  # deleted since it was made
-            self._stand(hands, lease, reservation, join=True)
-            hands.cloud.flavors.add_access(reservation.id, lease.project_id)
+            self._stand(effects, lease, reservation, join=True)
+            effects.cloud.flavors.add_access(reservation.id, lease.project_id)
 
     def _stand(
-        self, hands: EffectContext, lease: Lease, reservation: Reservation, *, join: bool
+        self, effects: EffectContext, lease: Lease, reservation: Reservation, *, join: bool
     ) -> dict[str, Any]:
         """Create missing cloud objects, apply an update, and return their ids."""
         with self._turns.to_make():
-            group_id = group(hands, lease, reservation)
-            pool = make_pool(hands, reservation, metadata(lease, reservation, group_id))
+            group_id = group(effects, lease, reservation)
+            pool = make_pool(effects, reservation, metadata(lease, reservation, group_id))
             stands = self._stands(reservation, joined=join)
             flavor = own(self.flavor(reservation.spec), reservation, group_id)
-            parts = self._parts(hands, reservation, pool, stands)
-            parts[flavor.name] = lambda: make_flavor(hands, flavor, reservation)
-            hands.each(lambda part: parts[part](), parts)
+            parts = self._parts(effects, reservation, pool, stands)
+            parts[flavor.name] = lambda: make_flavor(effects, flavor, reservation)
+            effects.each(lambda part: parts[part](), parts)
         return {
             "flavor_id": reservation.id,
             "aggregate_id": int(pool.id) if pool.id.isdecimal() else None,
@@ -403,7 +403,11 @@ class SlotsResource(Quiet):
         }
 
     def _parts(
-        self, hands: EffectContext, reservation: Reservation, pool: Pool, stands: Mapping[str, Any]
+        self,
+        effects: EffectContext,
+        reservation: Reservation,
+        pool: Pool,
+        stands: Mapping[str, Any],
     ) -> dict[str, Callable[[], None]]:
         """Return the actions per host: hosts from before an update leave, current hosts join."""
         parts: dict[str, Callable[[], None]] = {}
@@ -414,10 +418,10 @@ class SlotsResource(Quiet):
         for host in (*before, *reservation.made.get("stands", {}).get("hosts", {})):
             if normalise(host) not in now:
                 go = self._leave if reservation.status == "pending" else self._leave_if_empty
-                parts[host] = functools.partial(go, hands, reservation, pool, host)
+                parts[host] = functools.partial(go, effects, reservation, pool, host)
         to = pool if stands["joined"] else None
         for host, total in stands["hosts"].items():
-            parts[host] = functools.partial(self._come, hands, reservation, to, host, total)
+            parts[host] = functools.partial(self._come, effects, reservation, to, host, total)
         return parts
 
     def _stands(self, reservation: Reservation, joined: bool = True) -> dict[str, Any]:
@@ -433,7 +437,7 @@ class SlotsResource(Quiet):
 
     def _come(
         self,
-        hands: EffectContext,
+        effects: EffectContext,
         reservation: Reservation,
         pool: Pool | None,
         host: str,
@@ -441,22 +445,22 @@ class SlotsResource(Quiet):
     ) -> None:
         """Set the slots of the host, and add the host to the pool once the start has come."""
         with self._turns.at(host):
-            set_slots(hands, host, resource_class(reservation.id), total)
+            set_slots(effects, host, resource_class(reservation.id), total)
             if pool is not None:
-                hands.cloud.pools.add_host(pool.id, host)
+                effects.cloud.pools.add_host(pool.id, host)
 
     def _leave(
-        self, hands: EffectContext, reservation: Reservation, pool: Pool | None, host: str
+        self, effects: EffectContext, reservation: Reservation, pool: Pool | None, host: str
     ) -> None:
         """Remove the slots of the host, and the host from the pool."""
         with self._turns.at(host), contextlib.suppress(NotFound):  # the host is gone
-            set_slots(hands, host, resource_class(reservation.id), 0)
+            set_slots(effects, host, resource_class(reservation.id), 0)
         if pool is not None:
             with self._turns.at(host):
-                hands.cloud.pools.remove_host(pool.id, host)
+                effects.cloud.pools.remove_host(pool.id, host)
 
     def _leave_if_empty(
-        self, hands: EffectContext, reservation: Reservation, pool: Pool, host: str
+        self, effects: EffectContext, reservation: Reservation, pool: Pool, host: str
     ) -> None:
         """Reduce the slots of a failed host to those in use; an empty host leaves the pool.
 
@@ -464,49 +468,49 @@ class SlotsResource(Quiet):
         """
         name = resource_class(reservation.id)
         try:
-            used = hands.cloud.slots.inventory(host, name).used
+            used = effects.cloud.slots.inventory(host, name).used
         except NotFound:
             used = 0
         if not used:
-            self._leave(hands, reservation, pool, host)
+            self._leave(effects, reservation, pool, host)
             return
         with self._turns.at(host):
-            set_slots(hands, host, name, used)
+            set_slots(effects, host, name, used)
 
-    def _drop_class(self, hands: EffectContext, reservation: Reservation) -> None:
+    def _drop_class(self, effects: EffectContext, reservation: Reservation) -> None:
         name = resource_class(reservation.id)
         try:
-            hands.cloud.slots.drop_class(name)
+            effects.cloud.slots.drop_class(name)
         except Conflict:  # a host removed by an update, whose manager died meanwhile
-            every = [host.service_host for host in hands.cloud.hosts.list()]
-            hands.each(lambda host: self._leave(hands, reservation, None, host), every)
-            hands.cloud.slots.drop_class(name)
+            every = [host.service_host for host in effects.cloud.hosts.list()]
+            effects.each(lambda host: self._leave(effects, reservation, None, host), every)
+            effects.cloud.slots.drop_class(name)
 
 
 def _not_given_back(
-    hands: EffectContext, lease: Lease, reservation: Reservation
+    effects: EffectContext, lease: Lease, reservation: Reservation
 ) -> Collection[str]:
     """Return hosts that an earlier whole-host lease still gives back; it deletes all servers
     there."""
     ids = reservation.host_ids()
-    return hands.ledger.not_given_back(ids, besides=lease.id, whole=True)
+    return effects.ledger.not_given_back(ids, besides=lease.id, whole=True)
 
 
-def _held_whole(hands: EffectContext, lease: Lease, reservation: Reservation) -> bool:
+def _held_whole(effects: EffectContext, lease: Lease, reservation: Reservation) -> bool:
     """Whether another lease holds one of the hosts as a whole until the start.
 
     A pool that names another project could block that lease.
     """
-    stock = hands.ledger.stock()
-    span = hands.ledger.now().timestamp(), lease.start.timestamp()
+    stock = effects.ledger.stock()
+    span = effects.ledger.now().timestamp(), lease.start.timestamp()
     whole = any(stock.line(host_id).peak(*span) is None for host_id in reservation.host_ids())
-    return whole or bool(_not_given_back(hands, lease, reservation))
+    return whole or bool(_not_given_back(effects, lease, reservation))
 
 
-def _make_way(hands: EffectContext, names: Collection[str]) -> None:
+def _make_way(effects: EffectContext, names: Collection[str]) -> None:
     """Delete preemptible servers on hosts with slots; servers in slots are never preemptible."""
-    if hands.options.preemptibles:
-        _remove(hands, [server for server in _on(hands, names) if server.preemptible])
+    if effects.options.preemptibles:
+        _remove(effects, [server for server in _on(effects, names) if server.preemptible])
 
 
 def _all_hosts(reservation: Reservation, pool: Pool | None) -> list[str]:
@@ -517,7 +521,7 @@ def _all_hosts(reservation: Reservation, pool: Pool | None) -> list[str]:
 
 
 def _clear(
-    hands: EffectContext, lease: Lease, reservation: Reservation, names: Collection[str]
+    effects: EffectContext, lease: Lease, reservation: Reservation, names: Collection[str]
 ) -> None:
     """Delete all servers of the reservation's flavor, also those on no host; NotYet until none
     is left.
@@ -525,34 +529,34 @@ def _clear(
     The pause grows with the duration.
     """
     flavor = {name_of(reservation), reservation.id}
-    owned = hands.cloud.servers.list(project_id=lease.project_id)
-    servers = {s.id: s for s in (*owned, *_on(hands, names)) if s.flavor in flavor}
-    taken = hands.ledger.now() - (lease.updated_at or lease.end)
-    _remove(hands, list(servers.values()), min(max(LOOK_S, taken.total_seconds() / 20), 10.0))
+    owned = effects.cloud.servers.list(project_id=lease.project_id)
+    servers = {s.id: s for s in (*owned, *_on(effects, names)) if s.flavor in flavor}
+    taken = effects.ledger.now() - (lease.updated_at or lease.end)
+    _remove(effects, list(servers.values()), min(max(LOOK_S, taken.total_seconds() / 20), 10.0))
 
 
-def _on(hands: EffectContext, names: Collection[str]) -> Iterator[Server]:
+def _on(effects: EffectContext, names: Collection[str]) -> Iterator[Server]:
     def listed(name: str) -> Sequence[Server]:
         try:
-            return hands.cloud.servers.list(host=name)
+            return effects.cloud.servers.list(host=name)
         except NotFound:
             return ()  # the host is gone, with all its servers
 
-    for servers in hands.calls.map(listed, names):
+    for servers in effects.calls.map(listed, names):
         yield from servers
 
 
-def _remove(hands: EffectContext, servers: Sequence[Server], pause_s: float = LOOK_S) -> None:
+def _remove(effects: EffectContext, servers: Sequence[Server], pause_s: float = LOOK_S) -> None:
     def delete(server_id: str) -> None:
         try:
-            hands.cloud.servers.delete(server_id)
+            effects.cloud.servers.delete(server_id)
         except NotFound:
             return  # gone meanwhile, as intended
 
     if servers:
         # Delete again servers that are being deleted: this frees a server whose host failed
         # meanwhile.
-        hands.each(delete, [server.id for server in servers])
+        effects.each(delete, [server.id for server in servers])
         raise NotYet(f"{len(servers)} servers are being deleted", pause_s)
 
 

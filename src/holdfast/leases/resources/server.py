@@ -71,52 +71,56 @@ def words(on_end: object) -> list[str]:
     return found
 
 
-def end(hands: EffectContext, lease: Lease, reservation: Reservation) -> str:
+def end(effects: EffectContext, lease: Lease, reservation: Reservation) -> str:
     if reservation.status == "deleted":
         return "its end has been"  # the lease is deleted now: later changes by people stay
-    pool = hands.cloud.pools.find(reservation.id)
+    pool = effects.cloud.pools.find(reservation.id)
     if pool is not None:
-        shut(hands.cloud.pools, pool)
-    server = show(hands, reservation.spec["server_id"])
+        shut(effects.cloud.pools, pool)
+    server = show(effects, reservation.spec["server_id"])
     said = "the server is gone"
     if server is not None and reservation.status == "pending":
-        said = _undo(hands, lease, reservation, server, pool)
+        said = _undo(effects, lease, reservation, server, pool)
     elif server is not None:
-        said = _do(hands, lease, reservation, server, pool)
+        said = _do(effects, lease, reservation, server, pool)
     if pool is not None:
-        hands.each(lambda host: hands.cloud.pools.remove_host(pool.id, host), pool.hosts)
+        effects.each(lambda host: effects.cloud.pools.remove_host(pool.id, host), pool.hosts)
         # The resync job deletes the pool once it is announced as closed.
-        hands.known.forget(reservation.id)
+        effects.known.forget(reservation.id)
     return said
 
 
 def _do(
-    hands: EffectContext, lease: Lease, reservation: Reservation, server: Server, pool: Pool | None
+    effects: EffectContext,
+    lease: Lease,
+    reservation: Reservation,
+    server: Server,
+    pool: Pool | None,
 ) -> str:
     """Run the requested actions in order."""
-    asked = words(reservation.spec["on_end"]) or list(hands.options.server_on_end)
+    asked = words(reservation.spec["on_end"]) or list(effects.options.server_on_end)
     said: list[str] = []
     for word in asked:
         if word == "delete":
-            _delete(hands, lease, server)
+            _delete(effects, lease, server)
             return "the server is gone"
-        said.append(_try(hands, lease, reservation, server, word))
-    said += _leave(hands, lease, reservation, server, pool)
+        said.append(_try(effects, lease, reservation, server, word))
+    said += _leave(effects, lease, reservation, server, pool)
     return f"server {server.id}: {', '.join(said)}"
 
 
 def _try(
-    hands: EffectContext, lease: Lease, reservation: Reservation, server: Server, word: str
+    effects: EffectContext, lease: Lease, reservation: Reservation, server: Server, word: str
 ) -> str:
     """Run an action permitted by the server's status; NotYet until done."""
-    servers, pause_s = hands.cloud.servers, _pause_s(hands, lease)
+    servers, pause_s = effects.cloud.servers, _pause_s(effects, lease)
     if word != "snapshot" and not (server.task_state or server.status in _FROM[word]):
         return f"{word}: {server.status}"
-    if _waited_s(hands, lease) > PATIENCE_S:
+    if _waited_s(effects, lease) > PATIENCE_S:
         LOG.warning("lease %s: server %s: %s failed", lease.id, server.id, word)
         return f"{word} failed, it is {server.status}"
     if word == "snapshot":
-        return snapshot(hands, server, image(server, reservation), pause_s)
+        return snapshot(effects, server, image(server, reservation), pause_s)
     verbs: dict[str, Callable[[str], None]] = {
         "stop": servers.stop,
         "suspend": servers.suspend,
@@ -132,20 +136,24 @@ _FROM = {"stop": frozenset({"ACTIVE"}), "suspend": frozenset({"ACTIVE"}), "shelv
 
 
 def _leave(
-    hands: EffectContext, lease: Lease, reservation: Reservation, server: Server, pool: Pool | None
+    effects: EffectContext,
+    lease: Lease,
+    reservation: Reservation,
+    server: Server,
+    pool: Pool | None,
 ) -> Sequence[str]:
     """Shelve the server off its held host, unless already there before the lease."""
     if pool is None or not _on(server, pool.hosts) or _stayed(lease, reservation, server):
         return ()
     if server.task_state:
-        raise NotYet(f"server {server.id}: {server.task_state}", _pause_s(hands, lease))
+        raise NotYet(f"server {server.id}: {server.task_state}", _pause_s(effects, lease))
     if server.status in SHELVED:
         return ("shelved",)
     if server.status not in SHELVABLE:
         LOG.error("server %s is %s on %s: take it away", server.id, server.status, server.host)
         return (f"{server.status} on {server.host}: take it away before the host is reserved",)
-    act(hands.cloud.servers.shelve, server.id)
-    raise NotYet(f"server {server.id} leaves {server.host}", _pause_s(hands, lease))
+    act(effects.cloud.servers.shelve, server.id)
+    raise NotYet(f"server {server.id} leaves {server.host}", _pause_s(effects, lease))
 
 
 def _stayed(lease: Lease, reservation: Reservation, server: Server) -> bool:
@@ -160,44 +168,48 @@ def _stayed(lease: Lease, reservation: Reservation, server: Server) -> bool:
 
 
 def _undo(
-    hands: EffectContext, lease: Lease, reservation: Reservation, server: Server, pool: Pool | None
+    effects: EffectContext,
+    lease: Lease,
+    reservation: Reservation,
+    server: Server,
+    pool: Pool | None,
 ) -> str:
     """Undo a pending lease: restore the server's state, if the cloud has room."""
     if server.task_state:
-        raise NotYet(f"server {server.id}: {server.task_state}", _pause_s(hands, lease))
-    _leave(hands, lease, reservation, server, pool)
+        raise NotYet(f"server {server.id}: {server.task_state}", _pause_s(effects, lease))
+    _leave(effects, lease, reservation, server, pool)
     if server.status not in SHELVED or reservation.spec["was_shelved"]:
         return f"server {server.id} is {server.status}"
-    if _wanted_by_others(hands, reservation):
+    if _wanted_by_others(effects, reservation):
         return f"server {server.id} stays shelved: another lease wants it later"
-    act(hands.cloud.servers.unshelve, server.id)
+    act(effects.cloud.servers.unshelve, server.id)
     return f"server {server.id} is given back"
 
 
-def _wanted_by_others(hands: EffectContext, reservation: Reservation) -> bool:
+def _wanted_by_others(effects: EffectContext, reservation: Reservation) -> bool:
     """Whether another lease of the server runs or follows; that lease decides its state."""
     own = [a for a in reservation.allocations if a.thing is not None]
-    ever = Window(hands.ledger.now(), _EVER)
-    holds = hands.ledger.thing_holds([a.thing for a in own if a.thing], ever)
+    ever = Window(effects.ledger.now(), _EVER)
+    holds = effects.ledger.thing_holds([a.thing for a in own if a.thing], ever)
     return any(window not in [a.held for a in own] for _, window in holds)
 
 
-def _delete(hands: EffectContext, lease: Lease, server: Server) -> None:
+def _delete(effects: EffectContext, lease: Lease, server: Server) -> None:
     # Delete again a server that is being deleted: this frees a server whose host failed
     # meanwhile.
-    act(hands.cloud.servers.delete, server.id)
-    raise NotYet(f"server {server.id} is being deleted", _pause_s(hands, lease))
+    act(effects.cloud.servers.delete, server.id)
+    raise NotYet(f"server {server.id} is being deleted", _pause_s(effects, lease))
 
 
-def snapshot(hands: EffectContext, server: Server, name: str, pause_s: float = 0.5) -> str:
+def snapshot(effects: EffectContext, server: Server, name: str, pause_s: float = 0.5) -> str:
     """Make an image of this name; NotYet until the server has finished it."""
     if server.task_state:
         raise NotYet(f"server {server.id}: {server.task_state}", pause_s)
-    if hands.cloud.servers.images(server.id, name):
+    if effects.cloud.servers.images(server.id, name):
         return f"its snapshot is {name}"
     if server.status not in SHELVABLE:
         return f"no snapshot, it is {server.status}"
-    act(lambda one: hands.cloud.servers.snapshot(one, name), server.id)
+    act(lambda one: effects.cloud.servers.snapshot(one, name), server.id)
     raise NotYet(f"server {server.id}: a snapshot is made", pause_s)
 
 
@@ -206,9 +218,9 @@ def image(server: Server, reservation: Reservation) -> str:
     return f"reserved_{server.name[:_LONGEST_NAME]}_{reservation.id}"
 
 
-def show(hands: EffectContext, server_id: str) -> Server | None:
+def show(effects: EffectContext, server_id: str) -> Server | None:
     try:
-        return hands.cloud.servers.show(server_id)
+        return effects.cloud.servers.show(server_id)
     except NotFound:
         return None
 
@@ -227,13 +239,13 @@ def _on(server: Server, hosts: Sequence[str]) -> bool:
     return any(server.host and host and same(server.host, host) for host in hosts)
 
 
-def _waited_s(hands: EffectContext, lease: Lease) -> float:
-    return (hands.ledger.now() - (lease.updated_at or lease.end)).total_seconds()
+def _waited_s(effects: EffectContext, lease: Lease) -> float:
+    return (effects.ledger.now() - (lease.updated_at or lease.end)).total_seconds()
 
 
-def _pause_s(hands: EffectContext, lease: Lease) -> float:
+def _pause_s(effects: EffectContext, lease: Lease) -> float:
     """Return the pause: longer the longer the end has taken."""
-    return min(max(0.5, _waited_s(hands, lease) / 20), 10.0)
+    return min(max(0.5, _waited_s(effects, lease) / 20), 10.0)
 
 
 ASKED = ("server_id", "on_end", "before_end")
@@ -329,15 +341,15 @@ class ServerResource(Quiet):
 
     # Effects.
 
-    def arrange(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        left = lease.start - hands.ledger.now()
+    def arrange(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        left = lease.start - effects.ledger.now()
         server_id = reservation.spec["server_id"]
         if left <= _CLOSE:
             return Effect(f"server {server_id} is left as it is until the start")
-        server = show(hands, server_id)
+        server = show(effects, server_id)
         if server is None:
             return Effect(f"server {server_id} is gone", missing=True)
-        if rest_s := _anothers_s(hands, lease, reservation):
+        if rest_s := _anothers_s(effects, lease, reservation):
             rest_s = min(rest_s, _REST_S, (left - _CLOSE).total_seconds())
             raise NotYet(f"server {server_id} is in another lease until then", rest_s)
         if server.task_state or server.status == "BUILD":
@@ -346,57 +358,57 @@ class ServerResource(Quiet):
             return Effect(f"server {server_id} is shelved until the start")
         if server.status not in SHELVABLE:
             return Effect(f"server {server_id} is {server.status} and cannot be shelved")
-        act(hands.cloud.servers.shelve, server_id)
+        act(effects.cloud.servers.shelve, server_id)
         raise NotYet(f"server {server_id} is being shelved", _LOOK_S)
 
-    def prepare(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def prepare(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         if not reservation.hosts():
             return Effect("no room is held for the server: nothing to prepare")
-        with hands.pool(reservation.id, _metadata(reservation)):
+        with effects.pool(reservation.id, _metadata(reservation)):
             return Effect(f"pool {reservation.id} stands")
 
-    def start(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        if hands.ledger.now() >= lease.end:
+    def start(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        if effects.ledger.now() >= lease.end:
             return Effect(f"lease {lease.name} was over before it could start")
         server_id = reservation.spec["server_id"]
-        server = show(hands, server_id)
+        server = show(effects, server_id)
         if server is None:
             return Effect(f"server {server_id} is gone", missing=True)
-        late = _late(hands, lease, reservation)
+        late = _late(effects, lease, reservation)
         if late:
-            return _later(hands, lease, f"lease {', '.join(sorted(late))} has not ended yet")
+            return _later(effects, lease, f"lease {', '.join(sorted(late))} has not ended yet")
         for host in reservation.hosts():
-            with hands.pool(reservation.id, _metadata(reservation)) as pool_id:
-                hands.cloud.pools.add_host(pool_id, host)
+            with effects.pool(reservation.id, _metadata(reservation)) as pool_id:
+                effects.cloud.pools.add_host(pool_id, host)
         if server.task_state or server.status == "BUILD":
-            return _later(hands, lease, f"server {server_id}: {server.task_state or 'building'}")
+            return _later(effects, lease, f"server {server_id}: {server.task_state or 'building'}")
         if server.status == "ERROR":
             return Effect(f"server {server_id} is in ERROR: mend it", missing=True)
         if server.status not in SHELVED:
             # Not where: the owner reads this sentence, and Nova shows hosts to administrators
             # only.
             return Effect(f"server {server_id} is {server.status}", missing=False)
-        if _server_waited_s(hands, lease) > hands.options.server_start_timeout_s:
+        if _server_waited_s(effects, lease) > effects.options.server_start_timeout_s:
             said = f"server {server_id} stays shelved: no host is open to it and has room"
             return Effect(said, missing=True)
-        _unshelve(hands, lease, reservation)
-        raise NotYet(f"server {server_id} is being unshelved", _server_pause_s(hands, lease))
+        _unshelve(effects, lease, reservation)
+        raise NotYet(f"server {server_id} is being unshelved", _server_pause_s(effects, lease))
 
-    def before_end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+    def before_end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         action = reservation.spec["before_end"]
         if action == "default":
-            action = hands.options.before_end
+            action = effects.options.before_end
         if action != "snapshot":
             return Effect("nothing asked for before the end")
-        server = show(hands, reservation.spec["server_id"])
+        server = show(effects, reservation.spec["server_id"])
         if server is None:
             return Effect("the server is gone")
         # A prolonged lease gets another snapshot before its new end.
         name = f"{image(server, reservation)}_{lease.end:%Y%m%dT%H%M}"
-        return Effect(snapshot(hands, server, name))
+        return Effect(snapshot(effects, server, name))
 
-    def end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        return Effect(end(hands, lease, reservation))
+    def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        return Effect(end(effects, lease, reservation))
 
 
 def resource_key(spec: Mapping[str, Any]) -> str:
@@ -474,66 +486,66 @@ def _metadata(reservation: Reservation) -> dict[str, str]:
     return {OWNER: spec["server_project_id"], SERVER: spec["server_id"], SIZE: size}
 
 
-def _anothers_s(hands: EffectContext, lease: Lease, reservation: Reservation) -> float:
+def _anothers_s(effects: EffectContext, lease: Lease, reservation: Reservation) -> float:
     """Return the seconds until another lease releases the server; 0: none holds it."""
-    now, keys = hands.ledger.now(), [resource_key(reservation.spec)]
+    now, keys = effects.ledger.now(), [resource_key(reservation.spec)]
     # This lease's hold begins later.
-    holds = hands.ledger.thing_holds(keys, Window(now, now + _CLOSE))
+    holds = effects.ledger.thing_holds(keys, Window(now, now + _CLOSE))
     if holds:
         return max((window.end - now).total_seconds() for _, window in holds) + _LOOK_S
-    return _LOOK_S if hands.ledger.things_not_given_back(keys, besides=lease.id) else 0.0
+    return _LOOK_S if effects.ledger.things_not_given_back(keys, besides=lease.id) else 0.0
 
 
-def _late(hands: EffectContext, lease: Lease, reservation: Reservation) -> set[str]:
+def _late(effects: EffectContext, lease: Lease, reservation: Reservation) -> set[str]:
     """Return earlier leases that may still act on the server, or delete all servers on its host."""
     keys = [resource_key(reservation.spec)]
-    late = set(hands.ledger.things_not_given_back(keys, besides=lease.id))
+    late = set(effects.ledger.things_not_given_back(keys, besides=lease.id))
     ids = reservation.host_ids()
     if ids:
-        late |= set(hands.ledger.not_given_back(ids, besides=lease.id, whole=True))
+        late |= set(effects.ledger.not_given_back(ids, besides=lease.id, whole=True))
     return late
 
 
-def _later(hands: EffectContext, lease: Lease, why: str) -> Effect:
+def _later(effects: EffectContext, lease: Lease, why: str) -> Effect:
     """Raise NotYet within the patience; afterwards continue without the server."""
-    if _server_waited_s(hands, lease) <= hands.options.server_start_timeout_s:
-        raise NotYet(why, _server_pause_s(hands, lease))
+    if _server_waited_s(effects, lease) <= effects.options.server_start_timeout_s:
+        raise NotYet(why, _server_pause_s(effects, lease))
     return Effect(f"{why}: the lease runs without it", missing=True)
 
 
-def _unshelve(hands: EffectContext, lease: Lease, reservation: Reservation) -> None:
+def _unshelve(effects: EffectContext, lease: Lease, reservation: Reservation) -> None:
     """Unshelve onto the held host; after half the patience, onto any host."""
     server_id, hosts = reservation.spec["server_id"], reservation.hosts()
-    half = hands.options.server_start_timeout_s / 2
-    if not hosts or _server_waited_s(hands, lease) > half:
-        act(hands.cloud.servers.unshelve, server_id)
+    half = effects.options.server_start_timeout_s / 2
+    if not hosts or _server_waited_s(effects, lease) > half:
+        act(effects.cloud.servers.unshelve, server_id)
         return
-    _make_way(hands, hosts[0])
+    _make_way(effects, hosts[0])
     try:
-        act(lambda one: hands.cloud.servers.unshelve(one, hosts[0]), server_id)
+        act(lambda one: effects.cloud.servers.unshelve(one, hosts[0]), server_id)
     except DriverError as cannot:
         if cannot.retryable:
             raise
         LOG.warning("%s; its scheduler chooses", cannot.message)
-        act(hands.cloud.servers.unshelve, server_id)
+        act(effects.cloud.servers.unshelve, server_id)
 
 
-def _make_way(hands: EffectContext, host: str) -> None:
-    if not hands.options.preemptibles:
+def _make_way(effects: EffectContext, host: str) -> None:
+    if not effects.options.preemptibles:
         return
-    servers = hands.cloud.servers
+    servers = effects.cloud.servers
     gone = [one.id for one in servers.list(host=host) if one.preemptible]
     if gone:
-        hands.each(lambda one: act(servers.delete, one), gone)
+        effects.each(lambda one: act(servers.delete, one), gone)
         raise NotYet(f"{len(gone)} servers make way", _LOOK_S)
 
 
-def _server_waited_s(hands: EffectContext, lease: Lease) -> float:
+def _server_waited_s(effects: EffectContext, lease: Lease) -> float:
     """Return the seconds since the start or the creation; "now" means the current minute."""
     began = max(lease.start, lease.created_at or lease.start)
-    return (hands.ledger.now() - began).total_seconds()
+    return (effects.ledger.now() - began).total_seconds()
 
 
-def _server_pause_s(hands: EffectContext, lease: Lease) -> float:
+def _server_pause_s(effects: EffectContext, lease: Lease) -> float:
     """Return the pause: longer the longer the start has taken."""
-    return min(max(0.5, _server_waited_s(hands, lease) / 10), 10.0)
+    return min(max(0.5, _server_waited_s(effects, lease) / 10), 10.0)
