@@ -119,25 +119,26 @@ class _HostWork:
 
     def keep(self, run: Run) -> str:
         """Close the host to ordinary servers for as long as it is enrolled."""
-        return self._move(run, "add_host", KEPT_POOL, {KEPT: "yes"})
+        return self._add(run, KEPT_POOL, {KEPT: "yes"})
 
     def release(self, run: Run) -> str:
-        return self._move(run, "remove_host", KEPT_POOL, {KEPT: "yes"})
+        return self._remove(run, KEPT_POOL, {KEPT: "yes"})
 
     def join(self, run: Run) -> str:
-        return self._move(run, "add_host", self.context.freepool)
+        return self._add(run, self.context.freepool, {})
 
     def leave(self, run: Run) -> str:
-        return self._move(run, "remove_host", self.context.freepool)
+        return self._remove(run, self.context.freepool, {})
 
-    def _move(
-        self, run: Run, verb: str, pool_name: str, metadata: Mapping[str, str] | None = None
-    ) -> str:
-        pools = self.context.effects(run).cloud.pools
-        name = run.operation.payload["service_host"]
-        pool = ensure(pools, pool_name, metadata or {})
-        getattr(pools, verb)(pool.id, name)
-        return f"{name}: {verb} {pool_name}"
+    def _add(self, run: Run, pool_name: str, metadata: Mapping[str, str]) -> str:
+        pools, name = self.context.effects(run).cloud.pools, run.operation.payload["service_host"]
+        pools.add_host(ensure(pools, pool_name, metadata).id, name)
+        return f"{name}: add_host {pool_name}"
+
+    def _remove(self, run: Run, pool_name: str, metadata: Mapping[str, str]) -> str:
+        pools, name = self.context.effects(run).cloud.pools, run.operation.payload["service_host"]
+        pools.remove_host(ensure(pools, pool_name, metadata).id, name)
+        return f"{name}: remove_host {pool_name}"
 
     def if_there(self, step: Callable[[Run], str]) -> Callable[[Run], str]:
         def tried(run: Run) -> str:

@@ -65,6 +65,8 @@ def along(lease: Lease, path: Sequence[str]) -> Lease:
 
 
 LOG = logging.getLogger(__name__)
+#: Selects the method of a resource that a step calls.
+Act = Callable[[Resource], Callable[[EffectContext, Lease, Reservation], Effect]]
 
 
 class Settings(Options, Protocol):
@@ -144,8 +146,8 @@ class _LeaseWork:
         work = _with(work or Work(), *operations)
         run.memo["lease"] = self.context.ledger.save(old, new, claim=run.claim, say=say, work=work)
 
-    def each(self, verb: str) -> Callable[[Run], str]:
-        """Make a step: call `verb` on every reservation's resource.
+    def each(self, act: Act) -> Callable[[Run], str]:
+        """Make a step: call `act` with the resource of every reservation.
 
         A reservation that needs more time does not delay the others.
         """
@@ -155,9 +157,9 @@ class _LeaseWork:
             results: list[Effect] = []
             late: list[NotYet] = []
             for reservation in lease.reservations:
-                act = getattr(self.context.resources[reservation.resource_type], verb)
+                resource = self.context.resources[reservation.resource_type]
                 try:
-                    results.append(act(effects, lease, reservation))
+                    results.append(act(resource)(effects, lease, reservation))
                 except NotYet as more:
                     late.append(more)
                     results.append(Effect(more.sentence))
@@ -221,7 +223,7 @@ class LeaseArrange(_LeaseWork):
     name = ARRANGE
 
     def steps(self) -> Sequence[Step]:
-        return (Step("arrange", self.each("arrange")),)
+        return (Step("arrange", self.each(lambda resource: resource.arrange)),)
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return self.context.ledger.lease(operation.subject).start
@@ -236,11 +238,11 @@ class LeaseStart(_LeaseWork):
 
     def steps(self) -> Sequence[Step]:
         return (
-            Step("prepare", self.each("prepare"), pre_due=True),
+            Step("prepare", self.each(lambda resource: resource.prepare), pre_due=True),
             Step("begin", self.move("STARTING", past="ACTIVE", say=False), recorded=False),
-            Step("start", self.each("start"), recorded=False),
+            Step("start", self.each(lambda resource: resource.start), recorded=False),
             Step("active", self.move("ACTIVE", reservations="active", tell=True), recorded=False),
-            Step("settle", self.each("settle"), recorded=False),
+            Step("settle", self.each(lambda resource: resource.settle), recorded=False),
         )
 
     def give_up_at(self, operation: Operation) -> datetime | None:
@@ -250,11 +252,6 @@ class LeaseStart(_LeaseWork):
 
 class _Aside(_LeaseWork):
     """A job during a running lease; its failure does not end the lease."""
-
-    verbs: tuple[str, ...] = ()
-
-    def steps(self) -> Sequence[Step]:
-        return tuple(Step(verb, self.each(verb)) for verb in self.verbs)
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return self.context.ledger.lease(operation.subject).end
@@ -267,10 +264,14 @@ class _Aside(_LeaseWork):
 class LeaseApply(_Aside):
     """Job kind: apply a change of a running lease; new hosts join its pool like the first."""
 
-    name, verbs = APPLY, ("start", "settle")
+    name = APPLY
 
     def steps(self) -> Sequence[Step]:
-        return (*super().steps(), Step("say", self.say, recorded=False))
+        return (
+            Step("start", self.each(lambda resource: resource.start)),
+            Step("settle", self.each(lambda resource: resource.settle)),
+            Step("say", self.say, recorded=False),
+        )
 
     def say(self, run: Run) -> str:
         """Record the applied change; the resync job finds the lease by its time of change."""
@@ -288,10 +289,13 @@ class LeaseApply(_Aside):
 
 
 class LeaseBeforeEnd(_Aside):
-    name, verbs = BEFORE_END, ("before_end",)
+    name = BEFORE_END
 
     def steps(self) -> Sequence[Step]:
-        return (*super().steps(), Step("tell", self.notify))
+        return (
+            Step("before_end", self.each(lambda resource: resource.before_end)),
+            Step("tell", self.notify),
+        )
 
     def notify(self, run: Run) -> str:
         lease, now = self.lease(run), self.context.ledger.now()
@@ -314,7 +318,7 @@ class LeaseEnd(_LeaseWork):
         return (
             Step("begin", self.move("TERMINATING", past="TERMINATED", say=False), recorded=False),
             # Effects read the state first, so a repeat does nothing.
-            Step("end", self.each("end"), recorded=False),
+            Step("end", self.each(lambda resource: resource.end), recorded=False),
             Step(
                 "terminated",
                 self.move("TERMINATED", reservations="deleted", tell=True),
@@ -328,7 +332,7 @@ class LeaseDelete(_LeaseWork):
     retry_forever = True
 
     def steps(self) -> Sequence[Step]:
-        return (Step("end", self.each("end")), Step("erase", self.erase))
+        return (Step("end", self.each(lambda resource: resource.end)), Step("erase", self.erase))
 
     def erase(self, run: Run) -> str:
         try:
