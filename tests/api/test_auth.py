@@ -204,7 +204,7 @@ def test_a_right_password_is_remembered_for_a_while_and_a_wrong_one_never(
     assert checks == ["member"] * 4
 
 
-def test_remember_s_of_zero_checks_every_time(guarded: House, checks: list[str]) -> None:
+def test_auth_cache_s_of_zero_checks_every_time(guarded: House, checks: list[str]) -> None:
     guarded.conf.set_override("auth_cache_s", 0, "auth")
     for _ in range(3):
         assert guarded.call("GET", LEASES, "member").status_code == 200
@@ -561,7 +561,7 @@ def test_a_service_token_is_judged_even_beside_a_remembered_token(
     assert verdicts == ["good", "wrong", "good", "wrong", "good"]
 
 
-@pytest.mark.parametrize("more", ["token_cache_time = -1", "[auth]\nremember_s = 0"])
+@pytest.mark.parametrize("more", ["token_cache_time = -1", "[auth]\nauth_cache_s = 0"])
 def test_an_operator_who_wants_no_token_remembered_gets_that(
     build: Build, keystone: int, verdicts: list[str], more: str
 ) -> None:

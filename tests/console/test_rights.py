@@ -69,7 +69,11 @@ def test_a_user_who_may_list_hosts_sees_no_incidents_and_no_alarms(
     build: Build, tmp_path: Path
 ) -> None:
     site = ruled(build, tmp_path, host__list=MEMBER)
-    evidence = {"kind": "fenced", "sentence": "its power reads off"}
+    evidence = {
+        "kind": "fenced",
+        "sentence": "its power reads off",
+        "at": "2026-11-01T10:00:00+00:00",
+    }
     own = write_incident(site, host="cmp-1", details={"evidence": evidence})
     furnish_alarm(site)
     secrets = (own, "nothing proves that it is off", "its power reads off", "1 alarm")

@@ -29,7 +29,7 @@ GRACE_S = 1.5
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     with a_town(tmp_path_factory.mktemp("town")) as made:
-        often = f"expected_interval_s = {EVERY_S}\nexpectation_grace_s = {GRACE_S}\n"
+        often = f"expected_interval_s = {EVERY_S}\nexpected_grace_s = {GRACE_S}\n"
         made.config.write_text(made.config.read_text() + often)
         yield made
 

@@ -73,7 +73,7 @@ def monitor(site: Site, folder: Path) -> Iterator[Recorder]:
     file.write_text(
         f"[hostmonitor]\nname = k1\nnetworks = {NET}\noutbox = {folder}/outbox\n"
         f"matrix_file = {folder}/matrix.yaml\n"
-        "heartbeat_s = 0.5\nproof_every_s = 0.5\nwell_for_s = 1\n"
+        "heartbeat_s = 0.5\nproof_interval_s = 0.5\nhealthy_after_s = 1\n"
         f"[network_{NET}]\nurl = {site.agent('k1', NET).url}\n"
     )
     recorder = Recorder()

@@ -313,13 +313,13 @@ def test_of_a_file_that_is_refused_nobody_says_that_it_is_tried_again(
     file.write_text(BROKEN)
     part = RulesPart(RulesFile(str(file), house.rule_manager), None, CLOCK)
     for _ in range(3):
-        part._rounds[0]._round()
+        part._rounds[0]._try_turn()
     (said,) = [
         record.getMessage() for record in caplog.records if record.name == RuleManager.__module__
     ]
     assert "alarm rules of file are not taken" in said
     file.write_text(HOT)
-    part._rounds[0]._round()
+    part._rounds[0]._try_turn()
     assert not any("well again" in record.getMessage() for record in caplog.records)
 
 

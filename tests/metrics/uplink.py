@@ -98,7 +98,7 @@ class Centre:
 
 def about(outbox: Outbox, clock: SimClock) -> Callable[[], dict[str, Any]]:
     """What a real agent says of itself with each sign of life."""
-    view = SimpleNamespace(deaf="", tracks={}, was_read=True)
+    view = SimpleNamespace(deaf="", stuck="", tracks={}, was_read=True)
     agent: Any = SimpleNamespace(
         _outbox=outbox,
         _agent=SimpleNamespace(view=lambda: view),

@@ -97,7 +97,7 @@ def test_too_much_at_once_is_held_unless_somebody_approved_it() -> None:
     dead = [f"cmp-{number}" for number in range(1, 5)]
     held = fate(known(rack), *dead).why
     assert held.startswith("4 of 4 hosts in a are down: too many at once")
-    assert "holdfast incident approve --domain a" in held
+    assert "holdfast recovery approve --domain a" in held
     for domain in ("", "a"):
         assert fate(known(rack, approved=[domain]), *dead).why == ""
     assert fate(known(rack, approved=["b"]), *dead).why
