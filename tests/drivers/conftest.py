@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import serve
 from tests.drivers.bmc import PASSWORD, USER
-from tests.drivers.hands import HandClock
+from tests.drivers.small_cloud import HandClock
 from tests.servers.ipmi import Ipmi
 from tests.servers.libvirt import Libvirt
 from tests.servers.redfish import Redfish

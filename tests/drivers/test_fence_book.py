@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from oslo_config import cfg
-from tests.drivers.hands import HandClock
+from tests.drivers.small_cloud import HandClock
 
 from holdfast import conf as configuration
 from holdfast.cli import status

@@ -2,7 +2,7 @@
 """The fence of the simulated cloud: it cuts power in the cloud's own file, and fails when told."""
 
 import pytest
-from tests.drivers.hands import HandClock, small
+from tests.drivers.small_cloud import HandClock, small
 
 from holdfast import conf as configuration
 from holdfast.drivers import fence

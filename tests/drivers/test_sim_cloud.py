@@ -8,7 +8,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from tests.drivers.hands import HandClock, small
+from tests.drivers.small_cloud import HandClock, small
 
 from holdfast.drivers.sim.cloud import SimCloud, connect
 from holdfast.drivers.sim.simulator import Simulator

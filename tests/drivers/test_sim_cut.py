@@ -2,7 +2,7 @@
 """A simulated host that is cut off and runs on, and running servers that move."""
 
 import pytest
-from tests.drivers.hands import HandClock, small
+from tests.drivers.small_cloud import HandClock, small
 
 from holdfast.drivers.sim.cloud import SimCloud
 from holdfast.drivers.sim.simulator import Simulator

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.drivers.hands import HandClock
+from tests.drivers.small_cloud import HandClock
 
 from holdfast.drivers.sim.cloud import SimCloud
 from holdfast.drivers.sim.simulator import Simulator

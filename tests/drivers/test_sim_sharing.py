@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.drivers.hands import SRC, HandClock, python
+from tests.drivers.small_cloud import SRC, HandClock, python
 
 from holdfast.drivers.sim.cloud import SimCloud
 from holdfast.drivers.sim.file import AGE_S
