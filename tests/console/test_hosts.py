@@ -143,5 +143,5 @@ def test_what_the_planner_does_not_take_is_said(
     site = build(QUIET)
     monkeypatch.setattr(what_if, "MOST_FAILED", 3)
     text = site.call("GET", "/console/what-if?rack=rack-a&fail=cmp-1").text
-    assert "The planner takes 3 hosts at once: 1 host, from cmp-4 to cmp-4, is thought" in text
+    assert "The planner plans for 3 hosts at once: 1 host, from cmp-4 to cmp-4, is treated" in text
     assert "treated as healthy" not in site.call("GET", "/console/what-if?fail=cmp-1").text

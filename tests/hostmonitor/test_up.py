@@ -47,7 +47,7 @@ def test_a_simulated_host_that_dies_is_out_of_use_and_comes_back(tmp_path: Path)
         program.signal(signal.SIGHUP)
         log = tmp_path / "state" / "holdfast.log"
         eventually(lambda: "[monitors]poll: True -> False" in log.read_text())
-        eventually(lambda: "nobody looks" in poll_says(tmp_path))  # the last look is over
+        eventually(lambda: "no poll" in poll_says(tmp_path))  # the last look is over
         client.sim.recover_host(name)
         time.sleep(1)
         assert not reservable(client, name)
