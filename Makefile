@@ -14,7 +14,7 @@ COMPILE := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q -j 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install run test-deps lint check test lab lab-down lab-status bench soak pictures pins clean
+.PHONY: help install run test-deps lint check test lab lab-down lab-status bench soak audit pictures pins clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -86,6 +86,9 @@ bench: test-deps ## print the figures, one script of bench/ after the other
 
 soak: test-deps ## the proofs without a limit (ATTEMPTS=... SECONDS=... STEPS=... SEED=... PARTS='races model')
 	@tools/soak $(PARTS)
+
+audit: .venv/.installed-test ## bandit, the installed packages against constraints.txt, an SBOM in build/sbom.json
+	@$(BIN)/python tools/audit
 
 pictures: test-deps ## make the pictures of the console in docs/pictures anew
 	@$(BIN)/python tools/pictures

@@ -140,7 +140,7 @@ def furnish(url: str, count: int, leases: int, together: int) -> None:
         conn.execute(
             sa.update(hosts)
             .where(hosts.c.id % 100 == 7)
-            .values(state="down", state_since=now, standing={"why": "a monitor says down"})
+            .values(state="down", state_since=now, status={"why": "a monitor says down"})
         )
     engine.dispose()
 

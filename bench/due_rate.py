@@ -39,10 +39,10 @@ from holdfast.db.tables import audit
 from holdfast.drivers.sim.simulator import Simulator
 from holdfast.jobs.job import Run, Step
 from holdfast.jobs.loop import Loop, Runner
-from holdfast.model.caller import Caller
 from holdfast.model.lease import END, SEQUENCE, START, Allocation, Lease, Reservation, Window
 from holdfast.model.operation import Operation
 from holdfast.ports.ledger import Work
+from holdfast.ports.manager import Caller
 from holdfast.runtime.clock import SystemClock
 
 MANAGERS = 4

@@ -29,9 +29,9 @@ from bench._rows import Owner
 from holdfast import conf
 from holdfast.app.service import Core, ManagerPart, connect_cloud
 from holdfast.db.tables import resource_locks
-from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError
-from holdfast.ports.manager import NewLease, NewReservation
+from holdfast.model.lease import NewLease, NewReservation
+from holdfast.ports.manager import Caller
 
 HOSTS, LEASES, TOGETHER = 200, 200, 20
 #: The last ones are free all year, one for each lease that is created here.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long planning and finding openings take as the house grows, and what the stock weighs.
+"""How long planning and finding openings take as the house grows, and what the snapshot weighs.
 
 Pure: no database, no cloud, one thread; its own time counts, not what else runs on the machine.
 Between two questions some hosts are booked, as they are in life. Then the same requests are booked
@@ -77,7 +77,7 @@ def _minutes(seconds: float) -> float:
     return max(60.0, seconds // 60 * 60)
 
 
-def stock(count: int, load: float = 0.8) -> CapacitySnapshot:
+def snapshot(count: int, load: float = 0.8) -> CapacitySnapshot:
     chance = random.Random(count)
     hosts = {number: host(number) for number in range(1, count + 1)}
     lines = {number: Line(holds(chance, load)) for number in hosts}
@@ -127,8 +127,8 @@ def of_house(kind: Kind, count: int) -> Kind:
 def measure(count: int) -> dict[str, tuple[float, float]]:
     """Medians of planning and of finding openings, by kind; prints as it goes."""
     before = weight()
-    house = stock(count)
-    print(f"{count} hosts x {HOLDS} holds: the stock weighs {weight() - before:.0f} MiB")
+    house = snapshot(count)
+    print(f"{count} hosts x {HOLDS} holds: the snapshot weighs {weight() - before:.0f} MiB")
     everywhere = HostRequest(1, 1, NOW, NOW + HOUR, now=NOW)
     print(f"  the first openings {timed(lambda: openings(everywhere, NOW, house, 1)):.1f} ms")
     found: dict[str, tuple[float, float]] = {}
@@ -177,7 +177,7 @@ def said(values: Sequence[float]) -> str:
 class House:
     """Hosts that are booked one request after the other."""
 
-    stock: CapacitySnapshot
+    snapshot: CapacitySnapshot
     lines: dict[int, Line]
 
     @classmethod
@@ -192,13 +192,13 @@ class House:
             self.lines[host_id] = Line([*left, Hold(request.start, request.end)])
 
 
-def best_fit(request: HostRequest, stock: CapacitySnapshot) -> Sequence[int]:
-    answer = choose(request, stock)
+def best_fit(request: HostRequest, snapshot: CapacitySnapshot) -> Sequence[int]:
+    answer = choose(request, snapshot)
     return answer.host_ids if isinstance(answer, Choice) else ()
 
 
-def first_fit(request: HostRequest, stock: CapacitySnapshot) -> Sequence[int]:
-    free = [i for i in stock.hosts if stock.line(i).is_free(request.start, request.end)]
+def first_fit(request: HostRequest, snapshot: CapacitySnapshot) -> Sequence[int]:
+    free = [i for i in snapshot.hosts if snapshot.line(i).is_free(request.start, request.end)]
     return free[: request.high] if len(free) >= request.low else ()
 
 
@@ -220,7 +220,7 @@ def refused(
     """Of the requests, and of the host-hours asked for, the share that could not be had."""
     house, no, hours_no, hours = House.empty(60), 0, 0.0, 0.0
     for request in trace(seed, REQUESTS):
-        ids = fit(request, house.stock)
+        ids = fit(request, house.snapshot)
         size = request.low * (request.end - request.start)
         hours += size
         if ids:

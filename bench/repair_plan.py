@@ -159,8 +159,8 @@ def measure(name: str, house: CapacitySnapshot, asked: Sequence[AffectedReservat
 def wrongs(house: CapacitySnapshot, plan: RepairPlan) -> int:
     """Hosts on which the plan and everybody's holds cannot all be."""
     more: dict[int, list[Hold]] = {}
-    for one in plan.mended:
-        for allocation in one.found:
+    for one in plan.results:
+        for allocation in one.replacements:
             more.setdefault(cast(int, allocation.host_id), []).append(hold_of(allocation))
     return sum(
         too_much(capacity(house.hosts[host_id]), [*house.line(host_id), *planned])

@@ -63,10 +63,10 @@ def storm(url: str, folder: Path, hosts: int, failed: int, holds: int) -> None:
     manager = ManagerPart(core, connect_cloud(core.conf, core.clock))
     manager.start()
     time.sleep(10)  # it has read the hosts and looked at what is hurt: nothing
-    watched = core.store.standings.watched()[:failed]
+    watched = core.store.host_status.watched()[:failed]
     now = core.store.database.now()
-    down = [StatusChange(w.id, w.standing, HostStatus("down", since=now)) for w in watched]
-    core.store.standings.change(down, lambda at: never_ending(REPAIR, at))
+    down = [StatusChange(w.id, w.status, HostStatus("down", since=now)) for w in watched]
+    core.store.host_status.change(down, lambda at: never_ending(REPAIR, at))
     manager.loop.wake()
     began = time.monotonic()
 

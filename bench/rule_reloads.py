@@ -34,7 +34,7 @@ from pathlib import Path
 
 from holdfast.agent.outbox import Outbox
 from holdfast.alarms.engine import Engine
-from holdfast.alarms.rule_manager import CENTRAL, FILE, SOCKET, RuleManager
+from holdfast.alarms.rule_manager import CENTRAL, FILE, RuleManager
 from holdfast.alarms.rules import BadRules, RuleSet
 from holdfast.app.agent import SWITCH_S
 from holdfast.metrics.passes import Passes, PassScheduler
@@ -95,13 +95,13 @@ class World:
         return Snapshot("cmp-7", self.number, at, now, step_s, {GUEST: Table(GUEST, rows)})
 
 
-class TimedDesk(RuleManager):
+class TimedRuleManager(RuleManager):
     """How long the change of rules holds a pass up, by the clock. Where nothing changes, what a
     machine's other work makes of just as long a piece of a pass."""
 
     def __init__(self, outbox: Outbox) -> None:
         super().__init__(Engine(RuleSet()), outbox, SystemClock(), known_fields=False)
-        self.turns = TimedTurns(SystemClock())
+        self.scheduler = TimedTurns(SystemClock())
         self._passing = TimedLock()  # type: ignore[assignment]
         self.swaps_s: list[float] = []
         self.own_s: list[float] = []  # of those, in which the kernel took no processor away
@@ -166,9 +166,9 @@ class Passing(Passes):
     """Passes, as the agent makes them; what each of them is held up by: that it began late, and
     that its thread did not run though it had something to do."""
 
-    def __init__(self, rule_manager: TimedDesk, world: World) -> None:
+    def __init__(self, rule_manager: TimedRuleManager, world: World) -> None:
         clock = SystemClock()
-        super().__init__(world, 1 / PASSES_PER_S, clock, rule_manager.turns)  # type: ignore[arg-type]
+        super().__init__(world, 1 / PASSES_PER_S, clock, rule_manager.scheduler)  # type: ignore[arg-type]
         self._rule_manager = rule_manager
         self._world = world
         self.quiet: list[tuple[float, float]] = []  # how long it took, how long it was held up
@@ -178,7 +178,7 @@ class Passing(Passes):
         self.strange: list[str] = []
 
     def turn(self) -> None:
-        late_s = self._rule_manager.turns.late_s  # type: ignore[attr-defined]
+        late_s = self._rule_manager.scheduler.late_s  # type: ignore[attr-defined]
         began, own = time.perf_counter(), time.thread_time()
         outcome = self._rule_manager.apply(self._world.snapshot())
         took_s, own_s = time.perf_counter() - began, time.thread_time() - own
@@ -192,10 +192,10 @@ class Passing(Passes):
 
 
 @contextlib.contextmanager
-def passing(guests: int) -> Iterator[tuple[Passing, TimedDesk]]:
+def passing(guests: int) -> Iterator[tuple[Passing, TimedRuleManager]]:
     with tempfile.TemporaryDirectory() as folder:
         outbox = Outbox(str(Path(folder) / "agent.outbox"))
-        rule_manager = TimedDesk(outbox)
+        rule_manager = TimedRuleManager(outbox)
         rule_manager.offer(rules(0.99), FILE)
         going = Passing(rule_manager, World(guests))
         going.start()
@@ -209,7 +209,7 @@ def passing(guests: int) -> Iterator[tuple[Passing, TimedDesk]]:
 def reload(rule_manager: RuleManager, count: int, per_s: float) -> tuple[list[float], int, int]:
     """How long each took, how many were refused, and how many came out wrong."""
     took, refused, wrong, begun = list[float](), 0, 0, time.monotonic()
-    source, level = (FILE, CENTRAL, SOCKET), 0.99
+    source, level = (FILE, CENTRAL), 0.99
     for number in range(count):
         time.sleep(max(0.0, begun + number / per_s - time.monotonic()))
         broken = number % 10 == 9
@@ -217,9 +217,9 @@ def reload(rule_manager: RuleManager, count: int, per_s: float) -> tuple[list[fl
         text = random.choice(BREAKING)(rules(new)) if broken else rules(new)
         began = time.perf_counter()
         try:
-            rule_manager.offer(text, source[number % 3] if number > 2 else SOCKET)
+            rule_manager.offer(text, source[number % 2] if number > 1 else CENTRAL)
             wrong += broken
-            if source[number % 3] == SOCKET or number <= 2:
+            if source[number % 2] == CENTRAL or number <= 1:
                 level = new
         except BadRules:
             refused += 1
@@ -273,7 +273,7 @@ class Reloaded:
     lasted_s: float
 
 
-def judged(passes: Passing, rule_manager: TimedDesk, had: int, done: Reloaded) -> int:
+def judged(passes: Passing, rule_manager: TimedRuleManager, had: int, done: Reloaded) -> int:
     show("a pass without reloads", [took for took, _ in passes.quiet])
     show("a pass with reloads", [took for took, _ in passes.reloads])
     show("held up in all, without reloads", [late for _, late in passes.quiet])

@@ -31,8 +31,8 @@ from tests.servers.postgresql import PostgreSQL
 from bench._scale import fill
 from holdfast import conf
 from holdfast.app.service import Core, ManagerPart, connect_cloud
-from holdfast.model.caller import Caller
-from holdfast.ports.manager import Availability, AvailabilityQuery, NewLease, NewReservation
+from holdfast.model.lease import NewLease, NewReservation
+from holdfast.ports.manager import Availability, AvailabilityQuery, Caller
 
 HOLDS = 100
 ROUNDS = 300
@@ -88,7 +88,7 @@ class House:
         manager = ManagerPart(self.core, connect_cloud(options, self.core.clock))
         manager._ready()  # as its start does
         self._commands = manager.commands
-        self._hosts = len(self.core.store.ledger.stock().hosts)
+        self._hosts = len(self.core.store.ledger.capacity().hosts)
         self._dice = random.Random(seed)
         self._now = self.core.store.ledger.now()
 

@@ -21,9 +21,8 @@ from tests.metrics.uplink import Centre, live
 from tests.simclock import SimClock
 
 from holdfast.metrics.fields import Fields
-from holdfast.metrics.sinks.ceilometer import Ceilometer
 from holdfast.metrics.sinks.prometheus import page
-from holdfast.metrics.sinks.udp import Graphite, Names, Statsd, packed
+from holdfast.metrics.sinks.udp import Ceilometer, Graphite, Names, Statsd, packed
 from holdfast.metrics.sinks.worker import Band, Export, Pace, SinkWorker
 from holdfast.ports.metric_plugins import Outlet
 from holdfast.ports.metrics import Snapshot

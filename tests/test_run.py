@@ -79,7 +79,7 @@ def test_every_suite_runs_and_every_failure_has_its_command(
     good = suite(runner, tmp_path / "good", "def test_good(): pass\n")
     run = runner.Run([])
     run.one(mixed)
-    run.side_by_side([broken, good])
+    run.results += run.side_by_side(lambda: run.track(broken), lambda: run.track(good))
     runner.summary(run.results, 60.0)
     said = capfd.readouterr().out
     lines = said.splitlines()
@@ -147,7 +147,8 @@ module = sys.modules["run_tests"] = importlib.util.module_from_spec(spec)
 loader.exec_module(module)
 module.PYTHON, module.REPORTS = sys.executable, Path(sys.argv[3])
 options = (sys.argv[2], "-p", "no:cacheprovider", "-p", "tests.conftest")
-module.Run.all = lambda self: self.side_by_side([module.Suite("sleepy", options)])
+sleepy, later = module.Suite("sleepy", options), module.Suite("later", options)
+module.Run.all = lambda self: self.side_by_side(lambda: self.track(sleepy, later))
 sys.argv[1:] = []
 sys.exit(module.main())
 """
@@ -157,7 +158,7 @@ sys.exit(module.main())
 def test_an_interrupted_run_leaves_no_process(
     runner: ModuleType, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Neither pytest nor what a test started."""
+    """Neither pytest nor what a test started; the suite behind it does not begin."""
     suite(runner, tmp_path / "sleepy", SLEEPY)
     out = tmp_path / "out"
     run = subprocess.Popen(

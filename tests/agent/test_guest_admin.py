@@ -199,7 +199,7 @@ def test_how_a_guest_lives_and_since_when_outlives_the_agent(house: House, tmp_p
 def test_status_says_what_is_wrong(house: House) -> None:
     said = house.ask.status({})
     assert (said["host"], said["guests"], said["pid"]) == ("cmp-1", 2, 7)
-    assert "not been looked at" in said["deaf"]
+    assert "not been read" in said["deaf"]
     assert said["stuck"] == said["filters_problem"] == ""
     house.filters.write_text("rules: nonsense\n")
     house.agent.turn([])

@@ -397,9 +397,9 @@ def test_a_thousand_errors_that_the_guest_hears_of_are_one_failure(host: Host) -
     for _ in range(1000):
         host.hear("io_error report - vda", step_s=0.001)
     assert host.said == ["failed io_error"]
-    trouble = host.watch.tracks["u-a"].troubles["io_error report"]
-    assert trouble.count == 1000
-    assert len(trouble.traces) == MOST_TRACES
+    fault = host.watch.tracks["u-a"].faults["io_error report"]
+    assert fault.count == 1000
+    assert len(fault.traces) == MOST_TRACES
 
 
 def test_a_qemu_that_answers_again_in_time_is_none(host: Host) -> None:
@@ -636,7 +636,7 @@ def test_nothing_is_told_twice_and_failures_only_of_what_lived_since(
     assert len(keys) == len(set(keys))
     assert host.watch.due() is None
     for track in host.watch.tracks.values():
-        assert all(len(t.traces) <= MOST_TRACES for t in track.troubles.values())
+        assert all(len(t.traces) <= MOST_TRACES for t in track.faults.values())
 
 
 def _others(host: Host, name: str) -> dict[str, str]:
@@ -655,11 +655,11 @@ def _others(host: Host, name: str) -> dict[str, str]:
 def _reborn(host: Host) -> None:
     """The agent was killed and started again; what it had written down is all it has. QEMUs that
     hung before still do."""
-    hangs = [track for track in host.watch.tracks.values() if "monitor stuck" in track.troubles]
+    hangs = [track for track in host.watch.tracks.values() if "monitor stuck" in track.faults]
     said = json.loads(json.dumps(guest_store.to_plain(host.watch)))
     host.watch = guest_store.from_plain(said, host.watch.filters, host.now)
     for track in hangs:
-        if track.troubles["monitor stuck"].lasts:
+        if track.faults["monitor stuck"].lasts:
             host.hear("monitor stuck", name=track.name, step_s=0.0)
 
 

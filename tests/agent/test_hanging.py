@@ -147,7 +147,7 @@ def test_an_agent_that_is_killed_in_the_grace_time_tells_of_it_all_the_same(
     rules.write_text(f"rules: [{{event: hang, detail: hung, after: {after}, do: recover}}]\n")
     house = begun(House(tmp_path / "outbox", monkeypatch, rules))
     house.live(50)
-    assert house.agent.view().tracks["u"].troubles
+    assert house.agent.view().tracks["u"].faults
     house.begin()
     house.live(400)
     assert house.told == ["hang hung"]
@@ -155,7 +155,7 @@ def test_an_agent_that_is_killed_in_the_grace_time_tells_of_it_all_the_same(
 
 def test_one_that_came_to_life_while_no_agent_was_there_is_not_restarted(house: House) -> None:
     begun(house).live(50)
-    assert house.agent.view().tracks["u"].troubles
+    assert house.agent.view().tracks["u"].faults
     house.hearts.answers = True
     house.begin()
     house.live(400)

@@ -61,6 +61,7 @@ def test_status_and_heartbeat_name_the_thread_that_hangs(
     house.agent.start()
     heartbeat = Alarming.__new__(Alarming)
     vars(heartbeat).update(_agent=house.agent, _outbox=house.outbox, _groups=[], _started_at="")
+    heartbeat._boot = {"boot_id": "7c1d", "ran": []}
     eventually(lambda: heartbeat._about()["deaf"] == "")
     assert house.ask.status({})["stuck"] == ""
     hanging(over, essential=True).start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from tests.processes import eventually
 from tests.simclock import SimClock
 
 from holdfast.agent.outbox import MOST_PARKED, Outbox, Sender
+from holdfast.app.agent import boot_of
 from holdfast.model.errors import DriverError, Forbidden, HoldfastError, InvalidInput, Unavailable
 from holdfast.runtime.clock import SystemClock
 
@@ -185,6 +187,32 @@ def test_a_full_outbox_takes_all_of_a_batch_or_nothing(path: str) -> None:
     assert [item.subject for item in outbox.heads()] == ["a", "b"]
 
 
+@pytest.mark.parametrize("garbage", ["{", "5", b"\xff", "[" * 100_000, '{"a": NaN'])
+def test_a_row_that_is_no_report_is_parked_and_the_others_leave(
+    path: str, garbage: str | bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox = Outbox(path)
+    put(outbox, "a1", "a2", "b1")
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE reports SET body = ? WHERE key = 'a1'", (garbage,))
+    outbox = Outbox(path)  # a restart reads the date of the oldest report
+    outbox.put([], over={"a": "2026-01-01T00:00:00+00:00"})
+    office = Office()
+    assert Sender(outbox, office, SystemClock()).round() == ""
+    assert (office.taken, outbox.counts()) == (["a2", "b1"], (0, 1))
+    assert caplog.text.count("about a is put aside") == 1
+
+
+def test_the_outbox_is_for_its_account_alone_and_no_symlink(path: str) -> None:
+    put(Outbox(path), "a1")
+    folder = Path(path).parent
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "other").symlink_to(path)
+    with pytest.raises(DriverError, match="symbolic link"):
+        Outbox(str(folder / "other"))
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DriverError, match="file"):
@@ -228,3 +256,9 @@ def test_what_was_put_is_there_after_kill_nine(path: str) -> None:
 
 def until(so: Callable[[], bool]) -> None:
     eventually(so, every=0.01)
+
+
+def test_the_guests_before_a_boot_are_those_of_the_first_agent_process_after_it(path: str) -> None:
+    assert boot_of(Outbox(path), "boot-1", ["a", "b"]) == {"boot_id": "boot-1", "ran": ["a", "b"]}
+    assert boot_of(Outbox(path), "boot-1", ["c"])["ran"] == ["a", "b"]
+    assert boot_of(Outbox(path), "boot-2", ["c"])["ran"] == ["c"]

@@ -107,7 +107,7 @@ def snapshots(of: Day) -> Iterator[Snapshot]:
 
 
 def judged(
-    promtool: str, folder: Path, of: Day, seen: Seen, rules: dict[str, tuple[str, int, int]]
+    promtool: str, folder: Path, of: Day, states: Seen, rules: dict[str, tuple[str, int, int]]
 ) -> subprocess.CompletedProcess[str]:
     """What Prometheus says of what we expect of these rules."""
     written = [
@@ -124,8 +124,12 @@ def judged(
             {
                 "interval": f"{STEP_S}s",
                 "input_series": list(input_series(of)),
-                "alert_rule_test": [one for name in rules for one in expected(name, seen[name])],
-                "promql_expr_test": [one for name in rules for one in waiting(name, seen[name])],
+                "alert_rule_test": [
+                    case for name in rules for case in expected(name, states[name])
+                ],
+                "promql_expr_test": [
+                    case for name in rules for case in waiting(name, states[name])
+                ],
             }
         ],
     }
@@ -157,18 +161,18 @@ def moments(states: list[frozenset[str]]) -> Iterator[int]:
     yield len(states) - 1
 
 
-def expected(name: str, seen: dict[str, list[frozenset[str]]]) -> Iterator[dict[str, Any]]:
-    for step in sorted(set(moments(seen[FIRING]))):
-        alerts = [{"exp_labels": {"guest": one}} for one in sorted(seen[FIRING][step])]
+def expected(name: str, states: dict[str, list[frozenset[str]]]) -> Iterator[dict[str, Any]]:
+    for step in sorted(set(moments(states[FIRING]))):
+        alerts = [{"exp_labels": {"guest": guest}} for guest in sorted(states[FIRING][step])]
         yield {"alertname": name, "eval_time": f"{step * STEP_S}s", "exp_alerts": alerts}
 
 
-def waiting(name: str, seen: dict[str, list[frozenset[str]]]) -> Iterator[dict[str, Any]]:
-    for step in sorted(set(moments(seen[PENDING]))):
+def waiting(name: str, states: dict[str, list[frozenset[str]]]) -> Iterator[dict[str, Any]]:
+    for step in sorted(set(moments(states[PENDING]))):
         labels = f'alertname="{name}", alertstate="pending"'
         samples = [
-            {"labels": f'ALERTS{{{labels}, guest="{one}"}}', "value": 1}
-            for one in sorted(seen[PENDING][step])
+            {"labels": f'ALERTS{{{labels}, guest="{guest}"}}', "value": 1}
+            for guest in sorted(states[PENDING][step])
         ]
         expr = f"ALERTS{{{labels}}}"
         yield {"expr": expr, "eval_time": f"{step * STEP_S}s", "exp_samples": samples}

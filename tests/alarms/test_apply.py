@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
-from holdfast.model.errors import Conflict
 from tests.alarms.world import World, one_rule, rules
 
 SAME = "{id: same, on: guest, field: y, when: '> 5', for: 4s, clear: 5}"
@@ -27,7 +24,7 @@ def go(world: World, count: int, x: float = 95.0, y: float = 10.0) -> dict[str, 
     return {alarm.rule: alarm.state for alarm in world.engine.alarms()}
 
 
-def test_a_rule_that_did_not_change_keeps_its_time() -> None:
+def test_an_unchanged_rule_keeps_the_elapsed_time() -> None:
     world = World(rules(two(own())))
     go(world, 3)
     applied = world.engine.apply(rules(two(own(field="z")), 2))
@@ -55,8 +52,8 @@ def test_another_level_keeps_when_a_burst_was_counted_last() -> None:
     world = World(one_rule("burst: 60s, clear: 100", when="> 100"))
 
     def look(value: float, fresh: bool) -> None:
-        told = frozenset({"x"} if fresh else ())
-        world.take(world.snapshot({"a": value}, fresh=told))
+        fresh_fields = frozenset({"x"} if fresh else ())
+        world.take(world.snapshot({"a": value}, fresh=fresh_fields))
         world.now += 1
 
     look(300, True)
@@ -67,26 +64,26 @@ def test_another_level_keeps_when_a_burst_was_counted_last() -> None:
     assert [alarm.state for alarm in world.engine.alarms()] == ["firing"]
 
 
-def test_other_numbers_end_what_was_and_say_so() -> None:
+def test_a_rule_with_another_field_ends_the_old_alarms_with_a_reason() -> None:
     world = World(rules(two(own())))
     go(world, 6)
     world.engine.apply(rules(two(own(field="z")), 2))
     go(world, 3)
     ended = [change for change in world.changes if change.state == "ok"]
-    assert [(one.rule, one.reason) for one in ended] == [("own", "rule changed")]
-    assert [one.event for one in world.told if one.rule == "own"] == ["raised", "cleared"]
+    assert [(change.rule, change.reason) for change in ended] == [("own", "rule changed")]
+    assert [change.event for change in world.told if change.rule == "own"] == ["raised", "cleared"]
 
 
-def test_a_rule_that_is_taken_away_ends_its_alarms() -> None:
+def test_a_removed_rule_ends_all_its_alarms() -> None:
     world = World(rules(two(own())))
     go(world, 6)
     world.engine.apply(rules(f"rules:\n  - {SAME}\n", 2))
     assert go(world, 3) == {"same": "firing"}
-    (told,) = [one for one in world.told if one.event == "cleared"]
-    assert (told.rule, told.reason, told.version[:2]) == ("own", "rule removed", "2-")
+    (cleared,) = [change for change in world.told if change.event == "cleared"]
+    assert (cleared.rule, cleared.reason, cleared.version[:2]) == ("own", "rule removed", "2-")
 
 
-def test_who_is_not_selected_any_more_has_no_alarm() -> None:
+def test_an_entity_no_longer_selected_has_no_alarm() -> None:
     world = World(rules(two(own())))
     go(world, 6)
     world.engine.apply(rules(two(own(more=", name: b*")), 2))
@@ -104,20 +101,7 @@ def test_every_message_says_which_rules_were_in_force() -> None:
     assert world.rules.version.startswith("1-") and other.version.startswith("2-")
 
 
-def test_one_can_go_back_step_by_step() -> None:
-    world = World(one_rule(when="> 90"))
-    for level in (80, 70):
-        world.engine.apply(one_rule(when=f"> {level}"))
-    levels = []
-    for _ in range(2):
-        world.engine.roll_back()
-        levels.append(world.engine.rules.rules[0].conditions[0].level)
-    assert levels == [80, 90]
-    with pytest.raises(Conflict, match="no rules before"):
-        world.engine.roll_back()
-
-
-def test_what_was_prepared_is_put_in_force_whatever_came_between() -> None:
+def test_prepared_rules_are_put_in_force_after_any_intermediate_change() -> None:
     world = World(rules(two(own())))
     go(world, 2)
     prepared = world.engine.prepare(rules(two(own("> 80")), 2))

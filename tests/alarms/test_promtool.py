@@ -43,11 +43,11 @@ def seen(one_day: Day) -> Seen:
     return {rule: dict(states) for rule, states in watched(one_day).items()}
 
 
-def test_over_half_a_day_every_change_is_as_prometheus_has_it(
+def test_every_change_of_half_a_day_equals_prometheus(
     promtool: str, one_day: Day, seen: Seen, tmp_path: Path
 ) -> None:
-    told = judged(promtool, tmp_path, one_day, seen, THEIRS)
-    assert told.returncode == 0, told.stdout[-3000:] + told.stderr[-3000:]
+    ran = judged(promtool, tmp_path, one_day, seen, THEIRS)
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
 
 
 def test_the_day_has_enough_of_everything(one_day: Day, seen: Seen) -> None:
@@ -63,9 +63,9 @@ def test_the_day_has_enough_of_everything(one_day: Day, seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
-def test_a_rule_that_is_nearly_the_same_is_found_out(
+def test_promtool_detects_a_slightly_different_rule(
     promtool: str, one_day: Day, seen: Seen, tmp_path: Path, name: str
 ) -> None:
-    told = judged(promtool, tmp_path, one_day, seen, {name: MUTANTS[name]})
-    assert told.returncode != 0
-    assert "exp:" in told.stdout + told.stderr
+    ran = judged(promtool, tmp_path, one_day, seen, {name: MUTANTS[name]})
+    assert ran.returncode != 0
+    assert "exp:" in ran.stdout + ran.stderr

@@ -54,7 +54,7 @@ def live(world: World, day: list[tuple[Values, ...]]) -> None:
 
 @HARD
 @given(DAYS)
-def test_no_alarm_changes_to_what_it_was(day: list[tuple[Values, ...]]) -> None:
+def test_every_change_has_a_new_state(day: list[tuple[Values, ...]]) -> None:
     world = world_of(rules(FULL))
     live(world, day)
     states: dict[tuple[str, str], str] = {}
@@ -66,22 +66,22 @@ def test_no_alarm_changes_to_what_it_was(day: list[tuple[Values, ...]]) -> None:
 
 @HARD
 @given(DAYS)
-def test_nobody_is_told_the_same_twice_in_a_row(day: list[tuple[Values, ...]]) -> None:
+def test_no_notification_repeats_the_previous_state(day: list[tuple[Values, ...]]) -> None:
     world = world_of(rules(FULL))
     live(world, day)
     events: dict[tuple[str, str], str] = {}
-    for one in world.told:
-        last = events.get((one.rule, one.entity), "cleared")
-        if one.event == "again":
+    for change in world.told:
+        last = events.get((change.rule, change.entity), "cleared")
+        if change.event == "again":
             assert last != "cleared"
             continue
-        assert one.event != last
-        events[one.rule, one.entity] = one.event
+        assert change.event != last
+        events[change.rule, change.entity] = change.event
 
 
 @HARD
 @given(DAYS, st.integers(0, 60))
-def test_what_is_told_of_an_alarm_has_one_key_until_it_is_over(
+def test_notifications_of_an_alarm_keep_the_key_until_cleared(
     day: list[tuple[Values, ...]], when: int
 ) -> None:
     """Over a restart too; and for want of numbers nothing is over."""
@@ -94,17 +94,17 @@ def test_what_is_told_of_an_alarm_has_one_key_until_it_is_over(
     keys: dict[tuple[str, str], str] = {}
     states = {(change.rule, change.entity, change.at): change for change in world.changes}
     for one in world.told:
-        who = one.rule, one.entity
-        assert keys.setdefault(who, one.key) == one.key
+        alarm = one.rule, one.entity
+        assert keys.setdefault(alarm, one.key) == one.key
         if one.event == "cleared":
-            del keys[who]
-            said = states.get((*who, one.at))
-            assert said is None or said.state == "ok"
+            del keys[alarm]
+            state = states.get((*alarm, one.at))
+            assert state is None or state.state == "ok"
 
 
 @HARD
 @given(st.lists(NUMBERS, min_size=1, max_size=60))
-def test_hysteresis_is_as_a_plain_loop_has_it(values: list[float]) -> None:
+def test_hysteresis_equals_a_plain_loop(values: list[float]) -> None:
     expected, on = [], False
     for value in values:
         on = value > 70 if on else value > 90
@@ -114,15 +114,15 @@ def test_hysteresis_is_as_a_plain_loop_has_it(values: list[float]) -> None:
 
 @HARD
 @given(st.integers(0, 20), st.lists(st.booleans(), min_size=1, max_size=60), st.integers(1, 7))
-def test_it_fires_in_the_first_pass_in_which_it_has_lasted(
+def test_an_alarm_fires_in_the_first_pass_after_for(
     for_s: int, held: list[bool], step_s: int
 ) -> None:
     world = World(one_rule(f"for: {for_s}s, clear: 90"), step_s=float(step_s))
     expected, lasted = [], -1
-    for one in held:
-        lasted = lasted + step_s if one and lasted >= 0 else 0 if one else -1
-        expected.append("ok" if not one else "firing" if lasted >= for_s else "pending")
-    assert world.run(*[95.0 if one else 1.0 for one in held]) == expected
+    for holds in held:
+        lasted = lasted + step_s if holds and lasted >= 0 else 0 if holds else -1
+        expected.append("ok" if not holds else "firing" if lasted >= for_s else "pending")
+    assert world.run(*[95.0 if holds else 1.0 for holds in held]) == expected
 
 
 @HARD
@@ -131,10 +131,10 @@ def test_no_alarm_comes_of_stale_numbers(day: list[tuple[Values, ...]]) -> None:
     """The same day with nothing at all instead of what is stale has the same alarms."""
     stale, bare = world_of(rules(FULL)), world_of(rules(FULL))
     live(stale, day)
-    live(bare, [tuple(None if one == "suspended" else one for one in each) for each in day])
+    live(bare, [tuple(None if value == "suspended" else value for value in each) for each in day])
     assert stale.changes == bare.changes
     for each in day:
-        if all(isinstance(one, str) or one is None for one in each):
+        if all(isinstance(value, str) or value is None for value in each):
             continue
         break
     else:
@@ -173,16 +173,16 @@ def test_plain_data_and_back_changes_nothing(day: list[tuple[Values, ...]], when
         tuple(50.0 if n == when and v in (None, "suspended") else v for v in each)
         for n, each in enumerate(day)
     ]
-    kept = rules(FULL)
-    kept = replace(
-        kept, rules=tuple(rule for rule in kept.rules if rule.id not in ("rate", "full"))
+    before = rules(FULL)
+    before = replace(
+        before, rules=tuple(rule for rule in before.rules if rule.id not in ("rate", "full"))
     )
-    same, again = world_of(kept), world_of(kept)
+    same, again = world_of(before), world_of(before)
     live(same, day)
     live(again, day[:when])
     saved = engine.plain(again.engine, again.at, again.now)
     text = json.dumps(saved)
-    again.engine = Engine(kept)
+    again.engine = Engine(before)
     assert engine.restore(again.engine, json.loads(text), again.at, again.now)
     assert json.dumps(engine.plain(again.engine, again.at, again.now)) == text
     live(again, day[when:])
@@ -193,7 +193,7 @@ def test_plain_data_and_back_changes_nothing(day: list[tuple[Values, ...]], when
 
 @HARD
 @given(DAYS)
-def test_a_recorded_day_is_replayed_as_it_was(day: list[tuple[Values, ...]]) -> None:
+def test_the_replay_of_a_recorded_day_equals_the_original(day: list[tuple[Values, ...]]) -> None:
     world = world_of(rules(FULL))
     lines = []
     for values in day:
@@ -203,6 +203,8 @@ def test_a_recorded_day_is_replayed_as_it_was(day: list[tuple[Values, ...]]) -> 
         world.take(snapshot)
         world.now += 1
     replayed = list(preview.replay(preview.read(lines, "day.jsonl"), rules(FULL)))
-    changes = list(itertools.chain.from_iterable(one.changes for one in replayed))
-    groups = list(itertools.chain.from_iterable(one.groups for one in replayed))
+    changes = list(
+        itertools.chain.from_iterable(replayed_pass.changes for replayed_pass in replayed)
+    )
+    groups = list(itertools.chain.from_iterable(replayed_pass.groups for replayed_pass in replayed))
     assert (changes, groups) == (world.changes, world.groups)

@@ -51,10 +51,10 @@ def problems(text: str) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_a_file_means_what_it_says() -> None:
-    found = world_rules(GOOD)
-    pipe, hot, disk, sent = found.rules
-    assert (found.group_wait_s, found.storm) == (2.0, 20)
+def test_every_key_of_a_rules_file_is_parsed() -> None:
+    parsed = world_rules(GOOD)
+    pipe, hot, disk, sent = parsed.rules
+    assert (parsed.group_wait_s, parsed.storm) == (2.0, 20)
     assert pipe == Rule(
         "pipe",
         Selector("nic", projects=("gold", "p-*")),
@@ -71,10 +71,10 @@ def test_a_file_means_what_it_says() -> None:
     assert (disk.conditions[0].level, disk.conditions[0].clear) == (14400.0, 15840.0)
     assert (disk.no_data, disk.repeat_s, disk.damp_s, disk.damp_cap_s) == ("none", 7200, 60, 1200)
     assert (sent.conditions[0].level, sent.selector.groups) == (2.0**30, ("gpu*",))
-    assert [rule.line for rule in found.rules] == [7, 18, 19, 21]
+    assert [rule.line for rule in parsed.rules] == [7, 18, 19, 21]
 
 
-def test_the_version_is_the_number_and_what_is_written() -> None:
+def test_the_version_has_the_number_and_the_digest_of_the_text() -> None:
     assert world_rules(GOOD, 7).version == world_rules(GOOD, 7).version
     assert world_rules(GOOD, 7).version.startswith("7-")
     assert world_rules(GOOD, 7).digest != world_rules(GOOD + "# more", 7).digest
@@ -145,7 +145,7 @@ FIELD = "field: x, when: '> 5'"
         ("rules:\n\t- a", "line 2: this is not YAML"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line_and_what_to_do(text: str, said: str) -> None:
+def test_an_error_names_the_line_and_the_correction(text: str, said: str) -> None:
     assert any(said in problem for problem in problems(text)), problems(text)
 
 
@@ -165,20 +165,20 @@ rules:
 """
 
 
-def test_a_field_that_nobody_measures_is_said_with_what_may_be_meant() -> None:
+def test_an_unmeasured_field_is_an_error_with_the_closest_field_name() -> None:
     assert len(world_rules(UNKNOWN).rules) == 7  # of a recording, say
     with pytest.raises(BadRules) as caught:
         rules_file.parse(UNKNOWN, "f", known_fields=True)
     assert sorted(str(problem) for problem in caught.value.problems) == [
-        "line 10: 'nosuchfield' is no number of a nic: docs/concepts/metrics.md has their names",
-        "line 2: 'util_ration' is no number of a guest: do you mean util_ratio?",
-        "line 3: 'mean_latency' is no number of a disk: do you mean mean_latency_ns?",
-        "line 7: 'util_ratio' is no number of a host: do you mean cpu_util_ratio?",
-        "line 8: 'capacity' is no number of a disk: do you mean capacity_bytes?",
+        "line 10: 'nosuchfield' is no field of a nic: docs/concepts/metrics.md has their names",
+        "line 2: 'util_ration' is no field of a guest: do you mean util_ratio?",
+        "line 3: 'mean_latency' is no field of a disk: do you mean mean_latency_ns?",
+        "line 7: 'util_ratio' is no field of a host: do you mean cpu_util_ratio?",
+        "line 8: 'capacity' is no field of a disk: do you mean capacity_bytes?",
     ]
 
 
-def test_all_that_is_measured_is_known() -> None:
+def test_every_measured_field_is_known_to_the_parser() -> None:
     made = {
         "host": collector.HOST_FIELDS | PROMISES | {"cpu_steal_ns", "cpus", "mem_available_bytes"},
         "guest": collector.RAM
@@ -191,18 +191,18 @@ def test_all_that_is_measured_is_known() -> None:
     for kind, names in {**FIELDS, **made}.items():
         assert not [name for name in names if not fields.is_known(kind, name)]
     for kind, names in made.items():
-        assert not [one for one in FIELDS[kind] if one not in names]
+        assert not [field for field in FIELDS[kind] if field not in names]
 
 
 def test_the_example_in_the_docs_can_be_used() -> None:
     text = (Path(__file__).parents[2] / "docs/concepts/alarms.md").read_text()
-    found = rules_file.parse(
+    parsed = rules_file.parse(
         text.split("```yaml alarms.yaml\n")[1].split("```")[0], "docs", known_fields=True
     )
-    assert len(found.rules) == 6
+    assert len(parsed.rules) == 6
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     text = GOOD.replace("30s", "soon").replace("critical", "bad").replace("< 4h", "~ 4h")
     assert [problem.split(":")[0] for problem in problems(text)] == [
         "line 12",

@@ -23,8 +23,8 @@ def rules(text: str, number: int = 1) -> RuleSet:
 
 def one_rule(more: str = "", on: str = GUEST, when: str = "> 90", top: str = "") -> RuleSet:
     """About the number `x` of guests, without hysteresis unless it is said."""
-    said = f"{{id: r, on: {on}, field: x, when: '{when}'{', ' * bool(more)}{more}}}"
-    return rules(f"{top}\nrules:\n  - {said}\n")
+    rule = f"{{id: r, on: {on}, field: x, when: '{when}'{', ' * bool(more)}{more}}}"
+    return rules(f"{top}\nrules:\n  - {rule}\n")
 
 
 @dataclass
@@ -72,7 +72,7 @@ class World:
         if host is not None:
             here = self.about.setdefault(self.host, Entity(HOST, self.host, self.host))
             tables[HOST] = [Reading(here, host)]
-        made = {kind: Table(kind, found, fresh) for kind, found in tables.items()}
+        made = {kind: Table(kind, readings, fresh) for kind, readings in tables.items()}
         return Snapshot(self.host, self.number, self.at, self.now, self.step_s, made, gone or {})
 
     def take(self, snapshot: Snapshot) -> Outcome:

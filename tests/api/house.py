@@ -22,11 +22,11 @@ from holdfast.db import migrations
 from holdfast.drivers.sim.simulator import Simulator
 from holdfast.hoststatus.poll import POLL
 from holdfast.jobs.retention import TIDY
-from holdfast.leases.aggregates import RECONCILE, TELL
+from holdfast.leases.aggregates import RECONCILE, RESYNC
 from holdfast.leases.auto_lease import SWEEP
 from holdfast.leases.hosts import REFRESH
 from holdfast.leases.repair import REPAIR
-from holdfast.model.caller import Caller
+from holdfast.ports.manager import Caller
 from holdfast.runtime.clock import SystemClock
 
 LEASES = "/reservation/v1/leases"
@@ -40,7 +40,7 @@ OWN = "/holdfast/v1"
 SECRET = b"s" * 40
 ADMIN = Caller("admin", "demo", ("admin",), is_admin=True)
 #: Durable work that never ends.
-CHORES = (REFRESH, SWEEP, TIDY, POLL, REPAIR, RECONCILE, TELL)
+CHORES = (REFRESH, SWEEP, TIDY, POLL, REPAIR, RECONCILE, RESYNC)
 #: user -> project, roles; everybody's password is the user's name
 PEOPLE: Mapping[str, tuple[str, list[str]]] = {
     "reader": ("blue", ["reader"]),

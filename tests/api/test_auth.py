@@ -58,6 +58,9 @@ from tests.api.house import (
         {"Forwarded": "for=127.0.0.1"},
         {"Forwarded": ""},
         {"Via": "1.1 proxy"},
+        *({name: "x"} for name in ("X-Forwarded-Prefix", "X-Client-Ip", "X-Cluster-Client-Ip")),
+        *({name: "x"} for name in ("True-Client-Ip", "CF-Connecting-Ip", "X-Original-Host")),
+        {"X-Envoy-External-Address": "127.0.0.1"},
     ],
     ids=str,
 )
@@ -67,6 +70,51 @@ def test_noauth_refuses_whatever_may_come_from_elsewhere(
     answer = shared.call("GET", LEASES, headers=headers)
     assert answer.status_code == 403
     assert "noauth" in answer.json["error_message"]
+
+
+def test_noauth_refuses_http_1_0_which_nginx_speaks_to_what_is_behind_it(shared: House) -> None:
+    for version, status in (("1.0", 403), ("1.1", 200)):
+        asked = {"Host": "127.0.0.1:8780", "Connection": "close"}
+        environ = testing.create_environ(path=LEASES, headers=asked, http_version=version)
+        assert shared.raw({**environ, "REMOTE_ADDR": "127.0.0.1"})[0] == status
+
+
+@pytest.mark.parametrize(
+    ("way", "host", "url", "word"),
+    [
+        ("noauth", "127.0.0.1", "", "every user and program of this machine is an admin"),
+        ("http_basic", "0.0.0.0", "", "WITHOUT TLS"),
+        ("http_basic", "0.0.0.0", "http://cloud.example", "WITHOUT TLS"),
+        ("http_basic", "0.0.0.0", "https://cloud.example", ""),
+        ("http_basic", "127.0.0.1", "", ""),
+        ("keystone", "0.0.0.0", "", ""),
+    ],
+)
+def test_a_start_says_what_auth_leaves_open(
+    build: Build, way: str, host: str, url: str, word: str
+) -> None:
+    conf = build().conf
+    conf.set_override("auth_strategy", way)
+    conf.set_override("host", host, "api")
+    conf.set_override("public_url", url, "api")
+    said = service.auth_warning(conf)
+    assert word in said and bool(word) == bool(said)
+
+
+@pytest.mark.parametrize("path", ["/reservation", "/instance-ha", "/instance-ha/v2", f"{OWN}"])
+def test_public_documents_do_not_repeat_a_foreign_host(build: Build, path: str) -> None:
+    house = build()
+
+    def links(host: str) -> str:
+        return house.call("GET", path, headers={"Host": host}).text
+
+    assert '"http://localhost:1/' in links("localhost:1")
+    for host in ("evil.example", "127.0.0.1.evil.example", "[::1"):
+        assert "evil" not in links(host) and '"href": "/' in links(host)
+    house.conf.set_override("host", "api.example", "api")
+    assert '"http://api.example:8780/' in links("api.example:8780")
+    house.conf.set_override("public_url", "https://cloud.example/", "api")
+    assert '"https://cloud.example/' in links("evil.example")
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.7", "::ffff:10.0.0.7", "", "unix:", "0.0.0.0", None])

@@ -40,6 +40,10 @@ SEEN = {
     "state": "down",
     "since": "2026-11-15T00:00:00Z",
 }
+WRONG_CLOCKS = ["1971-01-01", "4231-01-01", when(days=2), when(days=-2)]
+AGENT = f"{OWN}/agents/cmp-1"
+BEAT = {"started_at": SEEN["since"], "heartbeat_s": 10, "rules": {}}
+WRONG_COUNTS = [{"firing": 0.0}, {"parked": True}, {"waiting": 2**31}, {"guests": 1e300}]
 WRITES = {"POST", "PUT", "PATCH", "DELETE"}
 #: How many requests are made up; `make soak` has time for more.
 EXAMPLES = int(os.environ.get("API_EXAMPLES", "0")) or 400
@@ -92,6 +96,13 @@ NAMED: list[tuple[str, str, dict[str, Any], str]] = [
     ("POST", OBSERVATIONS, SEEN | {"since": "yesterday"}, "since"),
     ("POST", OBSERVATIONS, SEEN | {"observed_at": "9999-12-31T23:59:59-14:00"}, "observed_at"),
     ("POST", OBSERVATIONS, SEEN | {"evidence": []}, "evidence"),
+    ("POST", OBSERVATIONS, SEEN | {"evidence": {str(n): n for n in range(65)}}, "evidence"),
+    ("POST", OBSERVATIONS, SEEN | {"evidence": {"x" * 256: 1}}, "evidence"),
+    *(("POST", OBSERVATIONS, SEEN | {"sent_at": at}, "sent_at") for at in WRONG_CLOCKS),
+    ("POST", OBSERVATIONS, SEEN | {"since": "1971-01-01", "sent_at": "8231-01-01"}, "sent_at"),
+    ("POST", OBSERVATIONS, SEEN | {"since": when(days=2)}, "since"),
+    ("POST", OBSERVATIONS, SEEN | {"observed_at": when(days=2)}, "observed_at"),
+    *(("PUT", AGENT, BEAT | wrong, next(iter(wrong))) for wrong in WRONG_COUNTS),
     ("PUT", f"{OWN}/sim/settings", {"self": 1}, "self"),
     ("PUT", f"{OWN}/sim/settings", {"latency_s": -1}, "latency_s"),
     ("PUT", f"{OWN}/sim/settings", {"latency_s": 10**400}, "latency_s"),

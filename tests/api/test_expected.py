@@ -60,7 +60,7 @@ def test_what_is_under_way_is_busy(house: House) -> None:
 
 
 @pytest.mark.parametrize("subject", ["host:cmp-6", "server"])
-def test_what_is_being_recovered_is_busy(house: House, subject: str) -> None:
+def test_a_server_with_an_open_incident_is_busy(house: House, subject: str) -> None:
     web, kind = web_1(house), subject.partition(":")[0]
     about = f"server:{web}" if kind == "server" else subject
     kind = "guest" if kind == "server" else "host"

@@ -79,7 +79,7 @@ def test_what_is_kept_is_set_reported_and_refused_to_bookings(house: House) -> N
     put = house.call("PUT", f"{FAILOVER}/{north}", json={"kept": 5})
     shown = put.json["failover"]
     assert (shown["short"], shown["why"]) == (2, "5 are to be kept free and 4 can be used at all")
-    house.core.store.ledger.stock(sure=True)  # else it hears of it within five seconds
+    house.core.store.ledger.capacity(sure=True)  # else it hears of it within five seconds
     asked = {"reservation": '{"resource_type": "physical:host", "min": 1, "max": 1}'}
     dates = {"start_date": when(days=5), "end_date": when(days=6)}
     found = house.call("GET", f"{OWN}/availability", params={**asked, **dates}).json["availability"]
@@ -120,10 +120,10 @@ def test_hosts_tell_how_they_stand_and_why(house: House) -> None:
     one = StatusReport(
         host="cmp-2", source="operator", verdict=DOWN, at=at, reason="it smokes", decisive=True
     )
-    standings = house.core.store.standings
-    (cmp_2,) = [host for host in standings.watched() if host.name == "cmp-2"]
+    host_status = house.core.store.host_status
+    (cmp_2,) = [host for host in host_status.watched() if host.name == "cmp-2"]
     failed = judge(HostStatus(), one, rules, at)
-    assert standings.change([StatusChange(cmp_2.id, cmp_2.standing, failed)], None) == set()
+    assert host_status.change([StatusChange(cmp_2.id, cmp_2.status, failed)], None) == set()
     answer = house.call("GET", HOSTS)
     keeps_its_schema(house, "get", HOSTS, answer)
     shown = {host["name"]: host for host in answer.json["hosts"]}

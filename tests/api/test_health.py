@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 from falcon import testing
 from prometheus_client.parser import text_string_to_metric_families as parse
@@ -30,6 +32,19 @@ def test_livez_follows_the_age_of_the_loop(build: Build) -> None:
     assert stuck.status_code == 503
     assert stuck.json == {"status": "stuck", "loop_age_s": 31.0, "max_age_s": 30.0}
     house.conf.set_override("livez_max_age_s", 60.0, "manager")
+    assert house.call("GET", "/livez").status_code == 200
+
+
+def test_livez_fails_while_no_file_descriptor_is_left(build: Build) -> None:
+    house = build(loop_age_s=None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        answer = house.call("GET", "/livez")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert answer.status_code == 503
+    assert "no file descriptor" in answer.json["status"]
     assert house.call("GET", "/livez").status_code == 200
 
 

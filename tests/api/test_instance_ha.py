@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from falcon.testing import Result
 
-from holdfast.model.caller import Caller
 from holdfast.model.errors import DriverError
+from holdfast.ports.manager import Caller
 from tests.api.conftest import Build
 from tests.api.ha import (
     HA,

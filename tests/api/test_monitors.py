@@ -220,6 +220,7 @@ def test_an_observation_of_a_host_we_do_not_know_is_kept_and_changes_nothing_els
     assert house.call("GET", f"{OWN}/incidents").json["incidents"] == []
 
 
+SIGHT = {"sighted": True, "leader": "", "since": stamp(), "why": ""}
 NONSENSE: list[tuple[str, dict[str, Any]]] = [
     ("opinion", body((UP, "maybe", ["cmp-1"]))),
     ("health", body((("up", "up", "sick"), "none", ["cmp-1"]))),
@@ -231,6 +232,10 @@ NONSENSE: list[tuple[str, dict[str, Any]]] = [
     ("heartbeat_s", body(heartbeat_s=0)),
     ("kind", body(kind="guest")),
     ("started_at", body(started_at="yesterday")),
+    *(("at: more than a day", body(at=days * 86_400)) for days in (-2, 2, 400_000)),
+    ("waiting", body(waiting=1.0)),
+    ("parked", body(parked=2**31)),
+    ("networks.lan.since", body(networks={"lan": {**SIGHT, "since": "lately"}})),
     ("HA matrix", body(ha_matrix={"networks": []})),
     ("networks", body(networks={str(i): {} for i in range(17)})),
     ("colour", body(colour="red")),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The document of our own API: valid OpenAPI 3.1, nothing left out, no link that leads nowhere."""
+"""The documents of the API: valid OpenAPI 3.1, nothing left out, no link that leads nowhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from urllib.parse import urlencode
 
 import jsonschema
 import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from holdfast.api import versions
 from holdfast.api.holdfast_v1 import sim
 from holdfast.api.routes import table
 from holdfast.drivers.sim.world import Settings
@@ -19,72 +21,10 @@ from tests.api.house import OWN, House
 
 ROUTES = table(None)  # type: ignore[arg-type]  # only what the table says is looked at
 MINE = [route for route in ROUTES if f"{route.path}/".startswith(f"{OWN}/")]
-TEXT = {"type": "string", "minLength": 1}
-OBJECT = {"type": "object"}
-MEDIA = {
-    "type": "object",
-    "additionalProperties": {
-        "type": "object",
-        "required": ["schema"],
-        "properties": {"schema": OBJECT},
-        "additionalProperties": False,
-    },
-}
 HOSTS_4 = '{"resource_type":"physical:host","min":4,"max":4}'
 FITS = urlencode({"reservation": HOSTS_4, "duration_s": 60})
 TOO_MANY = urlencode({"reservation": HOSTS_4.replace("4", "9"), "duration_s": 60})
-#: The parts of the OpenAPI 3.1 specification that we use.
-SPECIFICATION: dict[str, Any] = {
-    "type": "object",
-    "required": ["openapi", "info", "paths"],
-    "additionalProperties": False,
-    "properties": {
-        "openapi": {"pattern": r"^3\.1\.\d+$"},
-        "info": {"type": "object", "required": ["title", "version"]},
-        "paths": {
-            "type": "object",
-            "propertyNames": {"pattern": "^/"},
-            "additionalProperties": {
-                "type": "object",
-                "propertyNames": {"enum": ["get", "put", "post", "delete", "patch"]},
-                "additionalProperties": {"$ref": "#/$defs/operation"},
-            },
-        },
-        "components": {"type": "object", "properties": {"schemas": OBJECT}},
-    },
-    "$defs": {
-        "operation": {
-            "type": "object",
-            "required": ["responses", "operationId", "summary"],
-            "additionalProperties": False,
-            "properties": {
-                "summary": TEXT,
-                "operationId": {"pattern": r"^\w+$"},
-                "parameters": {"type": "array", "items": {"$ref": "#/$defs/parameter"}},
-                "requestBody": {
-                    "type": "object",
-                    "required": ["content"],
-                    "properties": {"content": MEDIA, "required": {"type": "boolean"}},
-                },
-                "responses": {
-                    "type": "object",
-                    "minProperties": 2,
-                    "propertyNames": {"pattern": r"^([1-5]\d\d|default)$"},
-                    "additionalProperties": {
-                        "type": "object",
-                        "required": ["description", "content"],
-                        "properties": {"description": TEXT, "content": MEDIA},
-                    },
-                },
-            },
-        },
-        "parameter": {
-            "type": "object",
-            "required": ["name", "in", "schema", "required"],
-            "properties": {"name": TEXT, "in": {"enum": ["path", "query"]}, "schema": OBJECT},
-        },
-    },
-}
+DOCUMENTS = ("/reservation/v1/openapi.json", "/instance-ha/v1/openapi.json", f"{OWN}/openapi.json")
 
 
 @pytest.fixture(scope="module")
@@ -99,32 +39,32 @@ def operations(document: dict[str, Any]) -> list[dict[str, Any]]:
     return [operation for path in document["paths"].values() for operation in path.values()]
 
 
-def test_the_document_is_openapi_by_its_structure(document: dict[str, Any]) -> None:
-    jsonschema.validate(document, SPECIFICATION)
-    names = [operation["operationId"] for operation in operations(document)]
-    assert len(names) == len(set(names))
-
-
-def test_every_schema_in_it_is_json_schema_and_every_reference_resolves(
-    document: dict[str, Any],
+@pytest.mark.parametrize("address", DOCUMENTS)
+def test_each_contract_has_a_document_of_openapi_with_its_security(
+    guarded: House, address: str
 ) -> None:
-    for schema in every(document, "schema"):
-        if "$ref" not in schema:
-            jsonschema.Draft202012Validator.check_schema(schema)
-    for reference in every(document, "$ref"):
-        found: Any = document
-        for part in reference.removeprefix("#/").split("/"):
-            found = found[part]
-        assert found["type"] == "object"
+    document = guarded.call("GET", address).json
+    OpenAPIV31SpecValidator(document).validate()
+    names = [operation["operationId"] for operation in operations(document)]
+    assert len(names) == len(set(names)) > 5
+    schemes = document["components"]["securitySchemes"]
+    sent = {scheme.get("name", scheme.get("scheme")) for scheme in schemes.values()}
+    assert sent == {"basic", "X-Auth-Token", "X-Holdfast-Agent"}
+    assert document["security"] == [{"basic": []}, {"agent": []}]
+    for operation in operations(document):
+        gone = operation["responses"].get("204", {})
+        assert "content" not in gone
+    prefix = address.removesuffix("/openapi.json")
+    assert document["paths"][prefix]["get"]["security"] == []
+    mine = {r.path for r in ROUTES if f"{r.path}/".startswith(f"{prefix}/")}
+    assert mine == document["paths"].keys()
 
 
-def every(value: Any, name: str) -> list[Any]:
-    if isinstance(value, list):
-        return [found for item in value for found in every(item, name)]
-    if not isinstance(value, dict):
-        return []
-    own = [value[name]] if name in value else []
-    return own + [found for item in value.values() for found in every(item, name)]
+def test_a_document_names_the_security_of_its_server(shared: House) -> None:
+    contract = versions.CONTRACTS[0]
+    assert shared.call("GET", DOCUMENTS[0]).json["security"] == []  # noauth
+    asked = versions.document(contract, ROUTES, "keystone")["security"]
+    assert asked == [{"token": []}, {"agent": []}]
 
 
 @pytest.mark.parametrize("route", MINE, ids=lambda route: f"{route.method} {route.path}")

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from falcon import testing
 
 from holdfast import console
 from holdfast.api.policies import RULES
@@ -21,6 +23,7 @@ from tests.api.ha import furnish, report_body, segment_body
 from tests.api.house import (
     ADDRESSES,
     HOSTS,
+    LATER,
     LEASES,
     NETWORK,
     OWN,
@@ -28,7 +31,9 @@ from tests.api.house import (
     House,
     basic_config,
     copy,
+    host_reservation,
     lease_body,
+    when,
 )
 from tests.api.rules import beat_body, furnish_alarm, furnish_rules
 from tests.api.views import furnish_view, view_body
@@ -41,6 +46,7 @@ OPEN = {
     "/reservation/v1", "/instance-ha", "/instance-ha/v1", "/instance-ha/{other}",
     "/instance-ha/healthcheck", "/holdfast", "/holdfast/v1",
     "/holdfast/v1/errors/{code}", "/holdfast/v1/openapi.json",
+    "/reservation/v1/openapi", "/instance-ha/v1/openapi",
 }  # fmt: skip
 READERS = {"reader", "member", "manager", "other", "admin"}
 MEMBERS = READERS - {"reader"}
@@ -101,7 +107,7 @@ MAY = {
     "holdfast:agent:samples": {*SERVICES, "agent"},
     "holdfast:alarm:list": READERS,
     "holdfast:alarm:show": READERS,
-    "holdfast:alarm:answer": MEMBERS,
+    "holdfast:alarm:answer": ADMINS,
     "holdfast:alarm_rules:list": ADMINS,
     "holdfast:alarm_rules:show": ADMINS,
     "holdfast:alarm_rules:preview": ADMINS,
@@ -326,6 +332,68 @@ def test_private_properties_are_for_admins(guarded: House) -> None:
     assert guarded.call("GET", path, "admin", query_string="all=True").json != {
         "resource_properties": []
     }
+
+
+SLOTS = {"vcpus": 1, "memory_mb": 64, "disk_gb": 1, "amount": 1, "affinity": None}
+#: Requests that would tell a private value, if its conditions were tested on it.
+PROBES: dict[str, dict[str, Any]] = {
+    "equal": {"resource_properties": '["==", "$gpu", "a100"]'},
+    "in": {"resource_properties": '["in", "$gpu", "a100", "h100"]'},
+    "not": {"min": 4, "max": 4, "resource_properties": '["not", ["==", "$gpu", "a100"]]'},
+    "or": {
+        **{"min": 4, "max": 4},
+        "hypervisor_properties": '["or", [">", "$vcpus", "9999"], ["<", "$gpu", "b"]]',
+    },
+    "capability": {"capabilities": {"gpu": "a100"}},
+    "path": {"capabilities": {"capabilities:gpu:model": "a100"}},
+    "slots": {**SLOTS, "resource_type": "virtual:instance", "capabilities": {"gpu": "a100"}},
+}
+
+
+def _renamed(value: Any) -> Any:
+    return json.loads(json.dumps(value).replace("gpu", "gpv"))
+
+
+def _told(answer: testing.Result) -> tuple[int, str]:
+    """What an answer says, but for the ids and times that differ between any two."""
+    text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", answer.text)
+    return answer.status_code, text.replace("gpv", "gpu")
+
+
+def _probe(house: House, probe: Mapping[str, Any], user: str) -> list[testing.Result]:
+    """The answers of availability, dry run, POST and PUT to a request with this condition."""
+    slots = "resource_type" in probe
+    plain = {**SLOTS, "resource_type": "virtual:instance"} if slots else host_reservation()
+    asked, dates = plain | probe, {"start_date": when(days=5), "end_date": when(days=6)}
+    query = {"reservation": json.dumps(asked), **dates}
+    said = [house.call("GET", f"{OWN}/availability", user, params=query)]
+    for dry_run in (True, False):
+        body = lease_body(reservations=[asked], dry_run=dry_run, **dates)
+        said.append(house.call("POST", LEASES, user, json=body, headers=LATER))
+    if said[-1].status_code == 201:
+        house.call("DELETE", f"{LEASES}/{said[-1].json['lease']['id']}", user)
+    made = house.lease(user, reservations=[plain])
+    change = {"reservations": [{"id": made["reservations"][0]["id"], **probe}], "dry_run": True}
+    said.append(house.call("PUT", f"{LEASES}/{made['id']}", user, json=change, headers=LATER))
+    house.call("DELETE", f"{LEASES}/{made['id']}", user)
+    return said
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_private_property_looks_exactly_like_one_that_no_host_has(
+    guarded: House, name: str
+) -> None:
+    probe = PROBES[name]
+    if name == "path":
+        value = {"gpu": '{"model": "a100"}'}
+        assert guarded.call("PUT", f"{HOSTS}/1", "admin", json=value).status_code == 200
+    private = guarded.call("PATCH", f"{HOSTS}/properties/gpu", "admin", json={"private": True})
+    assert private.status_code == 200
+    found, unknown = _probe(guarded, probe, "member"), _probe(guarded, _renamed(probe), "member")
+    assert [_told(answer) for answer in found] == [_told(answer) for answer in unknown]
+    assert "masked" not in "".join(answer.text for answer in found)
+    admins = _probe(guarded, probe, "admin")
+    assert [_told(answer) for answer in admins] != [_told(answer) for answer in found]
 
 
 def policy_file(folder: Path, text: str) -> str:

@@ -11,9 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from holdfast.model.caller import Caller
 from holdfast.model.errors import NotFound
-from holdfast.ports.manager import RepairMove, RepairReport
+from holdfast.ports.manager import Caller, RepairMove, RepairReport
 from tests.api.conftest import Build
 from tests.api.house import OWN, House, basic_config, copy, when
 

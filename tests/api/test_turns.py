@@ -41,6 +41,27 @@ def test_one_address_has_half_of_the_places() -> None:
         stack.enter_context(turns.turn(THERE))
 
 
+def test_strangers_on_many_addresses_leave_places_and_a_slot_to_those_we_know() -> None:
+    turns = ConcurrencyLimiter(most=2, waiting=6, patience_s=90.0, why="busy")
+    go_on = threading.Event()
+
+    def hold(address: str, known: str | None) -> None:
+        with turns.turn(address, known):
+            assert go_on.wait(90)
+
+    with ThreadPoolExecutor(6) as pool:
+        strangers = [pool.submit(hold, f"address {n}", None) for n in range(6)]
+        eventually(lambda: turns._taken.total() == 6)
+        with pytest.raises(Unavailable), turns.turn("another", None):
+            pass
+        with turns.turn(HERE, "user u"), pytest.raises(Unavailable), turns.turn(THERE, "user u"):
+            pass  # one known name is no way round
+        go_on.set()
+        for stranger in strangers:
+            stranger.result(90)
+    assert not turns._taken and not turns._vouched
+
+
 def test_so_many_wait_for_their_turn_and_get_it() -> None:
     turns = ConcurrencyLimiter(most=1, waiting=1, patience_s=300.0, why="busy")
     first = turns.turn()
@@ -124,6 +145,24 @@ def test_many_names_from_one_address_take_neither_all_threads_nor_all_turns(
         heard = sorted(stranger.result(90) for stranger in strangers)
     assert heard.count(503) >= 3 and slow.most <= 2
     assert status(house, "manager", HERE) == 200
+
+
+@pytest.mark.parametrize(("user", "address"), [("member", THERE), ("reader", HERE)])
+def test_a_flood_from_many_addresses_does_not_keep_known_addresses_and_users_out(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, address: str
+) -> None:
+    monkeypatch.setattr(auth, "_TURN_S", 90.0)
+    house = build(f"{basic_config(tmp_path)}auth_cache_s = 0\n[api]\nthreads = 8\n")
+    assert status(house, "reader", THERE) == 200
+    slow = Slow(monkeypatch)
+    with ThreadPoolExecutor(8) as pool:
+        flood = [pool.submit(status, house, f"x-{n}", f"198.51.100.{n}") for n in range(6)]
+        eventually(lambda: slow.busy == 1 and sum(stranger.done() for stranger in flood) == 1)
+        known = pool.submit(status, house, user, address)
+        eventually(lambda: slow.busy == 2)
+        slow.go_on.set()
+        assert known.result(90) == 200
+        assert sorted(stranger.result(90) for stranger in flood) == [401] * 5 + [503]
 
 
 def test_many_requests_of_one_client_are_let_in_by_one_look_at_its_password(

@@ -31,7 +31,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     furnished = template(tmp_path_factory.mktemp("template"))
     config = "[auth]\nagent_groups = gpu: cmp-1\n"
     with House(copy(furnished, tmp_path_factory.mktemp("site")), config) as house:
-        server = service.Server("127.0.0.1", number, house.app, threads=2)
+        server = service.http_server(house.conf, house.app, number)
         server.start()
         try:
             report(house, alarm_body())

@@ -32,7 +32,7 @@ def asked(fake: Fake) -> dict[str, list[str]]:
     return parse_qs(fake.asked[-1]["query"])
 
 
-def test_the_list_sends_what_is_wanted_and_shows_sentences(fake: Fake, holdfast: Run) -> None:
+def test_audit_list_sends_the_filters_and_shows_sentences(fake: Fake, holdfast: Run) -> None:
     fake.says(LIST, (200, {"audit": [line(7)]}))
     ran = holdfast(
         "audit", "list", "--subject", "incident:", "--actor", "ann", "--project", "blue",
@@ -54,7 +54,7 @@ def test_the_list_sends_what_is_wanted_and_shows_sentences(fake: Fake, holdfast:
     assert "host cmp-7 was fenced" in ran.out
 
 
-def test_nothing_is_sent_that_was_not_said(fake: Fake, holdfast: Run) -> None:
+def test_audit_list_sends_no_filter_without_options(fake: Fake, holdfast: Run) -> None:
     fake.says(LIST, (200, {"audit": []}))
     assert holdfast("audit", "list").code == 0
     assert asked(fake) == {}
@@ -71,7 +71,7 @@ def test_an_export_goes_on_from_page_to_page(fake: Fake, holdfast: Run, monkeypa
     assert json.loads(holdfast("audit", "export").out) == {"audit": []}
 
 
-def test_csv_holds_nothing_that_a_spreadsheet_would_compute(fake: Fake, holdfast: Run) -> None:
+def test_csv_holds_no_formula_for_a_spreadsheet(fake: Fake, holdfast: Run) -> None:
     evil = '=HYPERLINK("https://evil.example","x"),\n"y"'
     fake.says(LIST, (200, {"audit": [line(9, evil, actor="@ann", project_id="-2+3")]}))
     ran = holdfast("audit", "export", "--as", "csv")

@@ -57,14 +57,14 @@ SIM = "/holdfast/v1/sim"
         "leese list",
     ],
 )
-def test_what_is_not_understood_ends_with_2_and_sends_nothing(
-    fake: Fake, holdfast: Run, argv: str
-) -> None:
+def test_a_wrong_option_ends_with_2_and_sends_nothing(fake: Fake, holdfast: Run, argv: str) -> None:
     assert holdfast(*argv.split()).code == 2
     assert fake.asked == []
 
 
-def test_host_create_enrols_several_and_keeps_what_worked(fake: Fake, holdfast: Run) -> None:
+def test_host_create_enrols_several_hosts_and_continues_after_a_failure(
+    fake: Fake, holdfast: Run
+) -> None:
     host = {"id": "1", "hypervisor_hostname": "cmp-1", "vcpus": 8}
     busy = {"error_message": "it has servers"}
     fake.says(f"POST {HOSTS}", (409, busy), (201, {"host": host}))
@@ -75,7 +75,7 @@ def test_host_create_enrols_several_and_keeps_what_worked(fake: Fake, holdfast: 
     assert fake.asked[1]["body"] == {"name": "cmp-1", "gpu": "True"}
 
 
-def test_host_set_sends_null_for_what_is_taken_away(fake: Fake, holdfast: Run) -> None:
+def test_host_set_sends_null_for_a_removed_capability(fake: Fake, holdfast: Run) -> None:
     host = {"id": "1", "hypervisor_hostname": "cmp-1.example.org"}
     fake.says(f"GET {HOSTS}", (200, {"hosts": [host]}))
     fake.says(f"PUT {HOSTS}/1", (200, {"host": {**host, "gpu": "a=b"}}))
@@ -255,7 +255,7 @@ def test_operation_list_filters_and_shows_dates_alike(fake: Fake, holdfast: Run)
     assert fake.asked[-1]["query"] == f"subject={UUID}&limit=100"
 
 
-def test_an_unreachable_server_is_one_line_that_says_what_to_do(holdfast: Run) -> None:
+def test_an_unreachable_server_is_a_line_with_advice(holdfast: Run) -> None:
     ran = holdfast("--url", "http://127.0.0.1:1", "lease", "list")
     assert ran == Ran(
         1,
@@ -294,7 +294,7 @@ def test_every_command_of_ours_teaches_by_example(holdfast: Run) -> None:
         assert f"holdfast {name}" in examples, name
 
 
-def test_help_is_given_wherever_it_is_asked_for(holdfast: Run) -> None:
+def test_help_is_printed_after_any_arguments(holdfast: Run) -> None:
     assert "lease create" in holdfast().out
     assert "Commands:" in holdfast("--help").out
     assert holdfast("lease", "create", "x", "--end", "+1h", "--help").code == 0

@@ -31,7 +31,7 @@ def test_a_date_reaches_the_wire_in_utc(typed: str, wire: str) -> None:
 
 
 @pytest.mark.parametrize("typed", ["", "tomorrow", "+", "+2", "+2w", "2h", "2027-13-01 00:00"])
-def test_what_is_no_date_is_refused_with_examples(typed: str) -> None:
+def test_an_invalid_date_is_refused_with_examples(typed: str) -> None:
     with pytest.raises(ValueError, match=r"is not a date: write now, \+2h"):
         dates.parse(typed)
 
@@ -82,6 +82,6 @@ def test_conditions_are_joined_by_and_and_json_passes_unchanged() -> None:
 @pytest.mark.parametrize(
     "typed", ["", "gpu", ">=8", "vcpus>=", "rack in ,", "[1", '["xor", "$a", "b"]']
 )
-def test_what_is_no_condition_is_refused(typed: str) -> None:
+def test_an_invalid_condition_is_refused(typed: str) -> None:
     with pytest.raises(ValueError, match=r"is not|Malformed"):
         syntax.check(typed)

@@ -66,7 +66,7 @@ def test_set_goes_by_name_or_id(fake: Fake, holdfast: Run, ref: str) -> None:
     assert fake.asked[-1]["body"] == {"kept": 3}
 
 
-def test_a_segment_that_nobody_knows_is_said(fake: Fake, holdfast: Run) -> None:
+def test_an_unknown_segment_is_an_error(fake: Fake, holdfast: Run) -> None:
     fake.says(LIST, (200, {"failover": [capacity()]}))
     ran = holdfast("failover", "set", "west", "3")
     assert ran.code == 1
@@ -79,9 +79,7 @@ def test_a_segment_that_nobody_knows_is_said(fake: Fake, holdfast: Run) -> None:
     "argv",
     ["failover set north", "failover set north -1", "failover set north many", "failover north"],
 )
-def test_what_is_not_understood_ends_with_2_and_sends_nothing(
-    fake: Fake, holdfast: Run, argv: str
-) -> None:
+def test_a_wrong_option_ends_with_2_and_sends_nothing(fake: Fake, holdfast: Run, argv: str) -> None:
     assert holdfast(*argv.split()).code == 2
     assert fake.asked == []
 

@@ -142,7 +142,7 @@ def test_the_list_tells_how_each_stands(fake: Fake, holdfast: Run) -> None:
     )
 
 
-def test_the_options_of_the_list_become_its_query(fake: Fake, holdfast: Run) -> None:
+def test_incident_list_sends_the_filters(fake: Fake, holdfast: Run) -> None:
     fake.says(LIST, (200, {"incidents": []}))
     wanted = ("--status", "failed", "--kind", "guest", "--host", "cmp-7", "--segment", "north")
     ran = holdfast("incident", "list", *wanted, "--open", "--since", "2027-01-31", "--limit", "5")
@@ -179,7 +179,7 @@ def test_a_pause_is_said_above_the_table_and_never_in_json(fake: Fake, holdfast:
     assert ran.err.startswith("RECOVERY IS PAUSED everywhere")
 
 
-def test_one_is_shown_with_a_line_for_each_thing(fake: Fake, holdfast: Run) -> None:
+def test_incident_show_has_a_line_for_each_step_and_server(fake: Fake, holdfast: Run) -> None:
     fake.says(SHOW, (200, {"incident": case()}))
     out = holdfast("incident", "show", UUID).out
     for line in (
@@ -200,7 +200,7 @@ def test_one_is_shown_with_a_line_for_each_thing(fake: Fake, holdfast: Run) -> N
     assert json.loads(holdfast("incident", "show", UUID, "-f", "json").out) == over()
 
 
-def test_the_beginning_of_an_id_is_enough_if_only_one_has_it(fake: Fake, holdfast: Run) -> None:
+def test_a_unique_prefix_of_an_incident_id_is_enough(fake: Fake, holdfast: Run) -> None:
     fake.says(LIST, (200, {"incidents": [listed(), listed(id=OTHER)]}))
     fake.says(SHOW, (200, {"incident": case()}))
     assert holdfast("incident", "show", "4F2C6B").code == 0
@@ -240,7 +240,7 @@ def test_watching_without_a_terminal_prints_a_line_for_each_thing_that_is_new(
     ("status", "code"),
     [("recovered", 0), ("ignored", 0), ("explained", 0), ("failed", 1), ("aborted", 1)],
 )
-def test_the_end_of_watching_tells_how_it_ended(
+def test_watching_ends_with_the_final_state_and_exit_code(
     fake: Fake, holdfast: Run, status: str, code: int
 ) -> None:
     fake.says(SHOW, (200, {"incident": case()}), (200, {"incident": over(status)}))
@@ -303,7 +303,7 @@ def test_watching_gives_up_on_a_server_that_stays_away(
         ),
     ],
 )
-def test_a_pause_lasts_an_hour_unless_it_is_said(
+def test_a_pause_lasts_an_hour_by_default(
     fake: Fake, holdfast: Run, argv: tuple[str, ...], sent: dict[str, Any]
 ) -> None:
     fake.says("POST /holdfast/v1/pauses", (201, {"pause": PAUSE}))
@@ -339,14 +339,12 @@ def test_a_pause_lasts_an_hour_unless_it_is_said(
         ),
     ],
 )
-def test_what_is_not_understood_is_not_sent(
-    fake: Fake, holdfast: Run, argv: tuple[str, ...]
-) -> None:
+def test_a_wrong_option_sends_nothing(fake: Fake, holdfast: Run, argv: tuple[str, ...]) -> None:
     assert holdfast(*argv).code == 2
     assert fake.asked == []
 
 
-def test_resume_says_what_is_paused_still(fake: Fake, holdfast: Run) -> None:
+def test_resume_names_the_remaining_pauses(fake: Fake, holdfast: Run) -> None:
     fake.says("DELETE /holdfast/v1/pauses", (204, None))
     fake.says(PAUSES, (200, {"pauses": [PAUSE]}))
     ran = holdfast("recovery", "resume", "--segment", "north")
@@ -386,7 +384,7 @@ def test_confirm_off_says_that_the_fence_is_wrong_only_if_told_to(
     assert fake.asked[-1]["body"] == {"reason": "so", "despite_power_on": True}
 
 
-def test_an_order_goes_on_after_one_that_is_refused(fake: Fake, holdfast: Run) -> None:
+def test_an_action_continues_after_a_refused_incident(fake: Fake, holdfast: Run) -> None:
     fake.says(SHOW, (200, {"incident": case()}))
     fake.says(f"GET {PATH}/{OTHER}", (200, {"incident": case(id=OTHER)}))
     refused = {"errors": [{"detail": f"incident {OTHER} is open", "code": "x"}]}
@@ -443,7 +441,7 @@ WINDOW = {
         ),
     ],
 )
-def test_a_maintenance_window_is_sent_as_it_was_said(
+def test_a_maintenance_window_is_sent_with_matcher_and_dates(
     fake: Fake,
     holdfast: Run,
     argv: tuple[str, ...],
@@ -497,7 +495,7 @@ def test_the_library_has_the_same(fake: Fake) -> None:
         ),
     ],
 )
-def test_report_says_what_a_monitor_would_say(
+def test_incident_report_sends_the_notification_of_a_monitor(
     fake: Fake, holdfast: Run, words: list[str], kind: str, payload: dict[str, str]
 ) -> None:
     reports = "POST /instance-ha/v1/notifications"

@@ -52,7 +52,7 @@ def test_lease_create_asks_for_one_host_for_a_day_by_default(fake: Fake, holdfas
     }
 
 
-def test_lease_create_sends_all_that_was_asked_for(fake: Fake, holdfast: Run) -> None:
+def test_lease_create_sends_every_option(fake: Fake, holdfast: Run) -> None:
     fake.says(f"POST {LEASES}", (201, {"lease": lease()}))
     asked = "lease create night --start 2027-02-01T09:00+01:00 --end +2h --min 2 --max 4"
     more = "--before-end-date +90m --before-end snapshot --where vcpus>=8 --where"
@@ -72,7 +72,7 @@ def test_lease_create_sends_all_that_was_asked_for(fake: Fake, holdfast: Run) ->
 
 
 @pytest.mark.parametrize(("status", "code"), [("ACTIVE", 0), ("ERROR", 1)])
-def test_lease_create_waits_and_tells_how_it_went(
+def test_lease_create_waits_and_prints_each_state(
     fake: Fake, holdfast: Run, status: str, code: int
 ) -> None:
     fake.says(f"POST {LEASES}", (201, {"lease": lease()}))
@@ -146,7 +146,7 @@ def test_lease_create_reserves_other_things_than_hosts(fake: Fake, holdfast: Run
     assert fake.asked[2]["body"]["reservations"] == [json.loads(whole)]
 
 
-def test_lease_create_shows_what_a_dry_run_would_get(fake: Fake, holdfast: Run) -> None:
+def test_lease_create_shows_the_lease_of_a_dry_run(fake: Fake, holdfast: Run) -> None:
     got = {
         "resource_type": "virtual:instance",
         "status": "pending",
@@ -166,7 +166,7 @@ def test_lease_create_shows_what_a_dry_run_would_get(fake: Fake, holdfast: Run) 
     assert said in ran.out
 
 
-def test_a_refusal_keeps_its_parts_for_programs(fake: Fake) -> None:
+def test_a_refusal_keeps_the_details_for_programs(fake: Fake) -> None:
     details = {"earliest": {"start_date": "s", "end_date": "e"}, "obstacles": [], "conditions": []}
     said = {"error_code": 409, "error_message": "no", "error_name": 409, "details": details}
     fake.says(f"POST {LEASES}", (409, said))
@@ -175,7 +175,7 @@ def test_a_refusal_keeps_its_parts_for_programs(fake: Fake) -> None:
     assert refused.value.details == details
 
 
-def test_lease_list_asks_for_what_is_meant(fake: Fake, holdfast: Run) -> None:
+def test_lease_list_sends_the_filters(fake: Fake, holdfast: Run) -> None:
     fake.says(f"GET {LEASES}", (200, {"leases": [lease()], "leases_links": [{"rel": "next"}]}))
     options = "--status ACTIVE --end-before +1d --sort end_date:desc --limit 5 --project p1"
     assert holdfast("lease", "list", *options.split()).code == 0
@@ -220,7 +220,7 @@ def test_a_list_without_a_limit_follows_the_pages_to_the_end(fake: Fake) -> None
         ),
     ],
 )
-def test_lease_set_sends_only_what_changes(
+def test_lease_set_sends_only_changed_fields(
     fake: Fake, holdfast: Run, options: str, sent: dict[str, str]
 ) -> None:
     fake.says(f"GET {LEASES}", (200, {"leases": [lease()]}))
@@ -230,7 +230,7 @@ def test_lease_set_sends_only_what_changes(
     assert fake.asked[-1]["body"] == sent
 
 
-def test_lease_delete_goes_on_after_one_that_fails(fake: Fake, holdfast: Run) -> None:
+def test_lease_delete_continues_after_a_failure(fake: Fake, holdfast: Run) -> None:
     fake.says(f"GET {LEASES}", (200, {"leases": [lease()]}))
     fake.says(f"DELETE {LEASES}/{UUID}", (204, None))
     ran = holdfast("lease", "delete", "nope", "training")

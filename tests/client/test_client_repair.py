@@ -125,7 +125,7 @@ def test_a_long_sentence_is_folded_for_people_only(fake: Fake, holdfast: Run) ->
         (report(SHORT, failed=0), "0 hosts failed; 1 reservation hit: 1 misses something"),
     ],
 )
-def test_the_first_sentence_says_what_is_the_case(
+def test_the_first_sentence_of_a_plan_sums_up_the_repair(
     fake: Fake, holdfast: Run, answer: Any, said: str
 ) -> None:
     fake.says(PLAN, (200, answer))
@@ -196,7 +196,7 @@ def test_what_if_sends_the_hosts_and_racks(
     assert fake.asked[-1]["body"] == {"hosts": hosts, "racks": racks}
 
 
-def test_what_if_says_that_it_would_be_held_and_names_a_stranger(fake: Fake, holdfast: Run) -> None:
+def test_what_if_reports_a_hold_and_names_an_unknown_host(fake: Fake, holdfast: Run) -> None:
     fake.says(WHAT_IF, (200, what_if(NIGHT, failed=3, held="3 of 4 hosts in a are down")))
     lines = holdfast("what-if", "--fail-rack", "a").out.splitlines()
     assert lines[0].startswith("3 hosts fail (")
@@ -208,7 +208,7 @@ def test_what_if_says_that_it_would_be_held_and_names_a_stranger(fake: Fake, hol
     assert "rack 'z'; racks known: a" in ran.err
 
 
-def test_a_run_repairs_and_says_what_came_of_it(fake: Fake, holdfast: Run) -> None:
+def test_repair_run_prints_the_result(fake: Fake, holdfast: Run) -> None:
     fake.says(RUN, (202, report(NIGHT, SHORT)))
     ran = holdfast("repair", "run")
     assert (ran.code, ran.err) == (0, "")
@@ -244,9 +244,7 @@ def test_a_run_that_is_held_ends_with_1_and_says_how_to_approve(fake: Fake, hold
         "lease ack",
     ],
 )
-def test_what_is_not_understood_ends_with_2_and_sends_nothing(
-    fake: Fake, holdfast: Run, argv: str
-) -> None:
+def test_a_wrong_option_ends_with_2_and_sends_nothing(fake: Fake, holdfast: Run, argv: str) -> None:
     assert holdfast(*argv.split()).code == 2
     assert fake.asked == []
 

@@ -31,7 +31,7 @@ from holdfast.client.syntax import parse
         (' {"resource_type": "a:b", "x": [1]}', {"resource_type": "a:b", "x": [1]}),
     ],
 )
-def test_what_is_typed_is_what_is_meant(text: str, meant: dict[str, Any]) -> None:
+def test_a_typed_reservation_is_parsed(text: str, meant: dict[str, Any]) -> None:
     assert parse(text) == meant
 
 
@@ -51,6 +51,6 @@ def test_in_an_update_the_first_word_is_the_id() -> None:
         ("{nope", "JSON"),
     ],
 )
-def test_what_makes_no_sense_is_said(text: str, word: str) -> None:
+def test_an_invalid_reservation_is_refused_with_a_reason(text: str, word: str) -> None:
     with pytest.raises(ValueError, match=re.escape(word)):
         parse(text)

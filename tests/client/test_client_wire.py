@@ -73,14 +73,14 @@ def test_the_public_code_of_an_error_is_kept(fake: Fake) -> None:
         (503, holdfast.Unavailable),
     ],
 )
-def test_each_status_has_its_class(fake: Fake, status: int, cls: type[Exception]) -> None:
+def test_each_http_status_has_an_error_class(fake: Fake, status: int, cls: type[Exception]) -> None:
     fake.says(f"DELETE {LEASES}/x", (status, {"error_message": "no"}))
     with pytest.raises(cls) as raised:
         Client(fake.url).leases.delete("x")
     assert type(raised.value) is cls
 
 
-def test_an_error_says_in_one_line_what_to_do_next(fake: Fake) -> None:
+def test_an_error_is_a_line_with_advice(fake: Fake) -> None:
     fake.says(f"POST {LEASES}", (500, {"error_message": "two\nlines."}))
     with pytest.raises(holdfast.ServerError) as raised:
         Client(fake.url).leases.create("a", end_date="2027-01-01 00:00")
@@ -183,13 +183,13 @@ def test_a_write_that_never_went_out_is_not_in_doubt(
     assert not raised.value.in_doubt
 
 
-def test_what_json_cannot_say_is_not_sent(fake: Fake) -> None:
+def test_a_body_without_a_json_form_is_not_sent(fake: Fake) -> None:
     with pytest.raises(holdfast.BadRequest, match="cannot say this in JSON"):
         Client(fake.url).sim.change(latency_s=float("nan"))
     assert fake.asked == []
 
 
-def test_a_server_that_is_not_there_is_named(fake: Fake, pauses: list[float]) -> None:
+def test_an_unreachable_server_is_named(fake: Fake, pauses: list[float]) -> None:
     with pytest.raises(holdfast.NotReachable) as raised:
         Client("http://127.0.0.1:1").leases.list()
     assert str(raised.value) == (
@@ -235,7 +235,7 @@ def test_unavailable_repeats_the_servers_sentence_and_promises_nothing(
         ({"token": "t", "user": "a", "password": "b"}, "check the token"),
     ],
 )
-def test_unauthorized_speaks_of_what_was_given(
+def test_unauthorized_names_the_credentials_in_use(
     fake: Fake, given: dict[str, str], advice: str
 ) -> None:
     fake.says(f"GET {LEASES}", (401, {"error_message": "not you"}))
@@ -329,7 +329,7 @@ def test_openstack_variables_make_a_keystone_session(
 
 
 @pytest.mark.parametrize("answer", [(0, None), (503, {}), (200, {"no": "version"})])
-def test_a_keystone_that_is_away_is_not_reachable(
+def test_an_unreachable_keystone_is_not_reachable(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, Any]
 ) -> None:
     broken = Fake()
@@ -352,7 +352,7 @@ def test_a_keystone_that_is_away_is_not_reachable(
     ("kind", "in_doubt"),
     [("ConnectTimeout", True), ("RequestTimeout", True), ("DiscoveryFailure", False)],
 )
-def test_what_keystoneauth_does_not_explain_may_have_been_done(
+def test_a_write_with_an_unexplained_keystoneauth_error_is_in_doubt(
     fake: Fake, kind: str, in_doubt: bool
 ) -> None:
     from keystoneauth1 import exceptions
@@ -370,7 +370,7 @@ def test_what_keystoneauth_does_not_explain_may_have_been_done(
     assert not raised.value.in_doubt
 
 
-def test_a_lease_is_found_by_id_or_by_a_name_that_is_its_own(fake: Fake) -> None:
+def test_a_lease_is_found_by_id_or_by_unique_name(fake: Fake) -> None:
     uuid = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
     fake.says(f"GET {LEASES}/{uuid}", (200, {"lease": {"id": uuid}}))
     leases = [{"id": "1", "name": "a"}, {"id": "2", "name": "b"}, {"id": "3", "name": "b"}]
@@ -405,3 +405,11 @@ def test_host_properties_ask_as_the_contract_says(fake: Fake) -> None:
     assert hosts.set_property("a/b", private=True) == {}
     assert [each["query"] for each in fake.asked[:2]] == ["", "detail=True&all=True"]
     assert fake.asked[2]["body"] == {"private": True}
+
+
+def test_a_further_key_of_a_lease_goes_to_the_server(fake: Fake) -> None:
+    fake.says(f"POST {LEASES}", (201, {"lease": {"id": "l1"}}))
+    further = {"description": "for the fair", "colour": None}
+    Client(fake.url).leases.create("a", end_date="2027-01-01 00:00", **further)
+    body = fake.asked[-1]["body"]
+    assert body["description"] == "for the fair" and "colour" not in body

@@ -21,7 +21,7 @@ def texts() -> Iterator[tuple[Path, str]]:
                 yield file, node.value
 
 
-def test_every_command_that_is_named_exists() -> None:
+def test_every_command_named_in_a_message_exists() -> None:
     manager, found, wrong = HoldfastApp().command_manager, set[str](), set[str]()
     names = [name for name, _ in manager]
     for path, text in texts():

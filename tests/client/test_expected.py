@@ -30,7 +30,7 @@ def ask(fake: Fake, *also: str) -> tuple[Expected, ...]:
         asked.close()
 
 
-def test_servers_come_as_the_cloud_has_them(fake: Fake) -> None:
+def test_expected_servers_have_the_names_and_states_of_the_cloud(fake: Fake) -> None:
     fake.says(WHERE, (200, answer(ONE)))
     assert ask(fake) == (Expected("a-1", "web", "runs", "it is ACTIVE"),)
     assert ask(fake, "b", "c")
@@ -50,7 +50,7 @@ def test_servers_come_as_the_cloud_has_them(fake: Fake) -> None:
         b"<html>",
     ],
 )
-def test_what_makes_no_sense_is_no_answer(fake: Fake, said: Any) -> None:
+def test_a_malformed_answer_is_unavailable(fake: Fake, said: Any) -> None:
     fake.says(WHERE, (200, said))
     with pytest.raises(Unavailable):
         ask(fake)

@@ -24,7 +24,7 @@ def test_what_would_be_watched_is_listed(holdfast: Run, fake: Fake, tmp_path: Pa
     assert (first["line"], first["name"]) == (1, "libvirtd")
     assert first["known_by"] == "process /usr/sbin/libvirtd"
     assert first["restart"] == "logger down; then systemctl restart libvirtd (as root)"
-    assert second["restart"] == "never: it is only watched"
+    assert second["restart"] == "never: watched only"
     assert fake.asked == []
 
 

@@ -100,7 +100,7 @@ def test_the_catalog_says_where_holdfast_is(
     assert identity.times(LOGIN) == 1
 
 
-def test_an_address_that_was_given_is_not_looked_up(
+def test_an_explicit_address_needs_no_catalog(
     fake: Fake, identity: FakeKeystone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     identity.lists()
@@ -215,7 +215,7 @@ def test_a_lost_keystone_is_not_reachable_and_nothing_is_in_doubt(
         Client(retries=0).leases.list()
 
 
-def test_a_server_that_cannot_be_trusted_is_said_to_be_that(
+def test_an_untrusted_certificate_is_named_in_the_error(
     fake: Fake, identity: FakeKeystone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_URL", fake.url.replace("http:", "https:"))

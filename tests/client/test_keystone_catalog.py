@@ -28,7 +28,7 @@ def test_an_empty_catalog_gets_a_service_and_three_endpoints() -> None:
     assert not (made.change or made.keep or made.rivals)
 
 
-def test_what_is_right_stays_as_it_is() -> None:
+def test_a_correct_endpoint_stays_unchanged() -> None:
     made = plan(KIND, WANTED, OURS, three())
     assert made.service_id == "s1"
     assert len(made.keep) == 3
@@ -42,7 +42,7 @@ def test_a_new_address_changes_the_endpoints_and_adds_none() -> None:
     assert not (made.create or made.rivals)
 
 
-def test_what_was_disabled_is_enabled_again() -> None:
+def test_a_disabled_endpoint_is_enabled_again() -> None:
     made = plan(KIND, WANTED, OURS, three(enabled=False))
     assert [(each.id, url) for each, url in made.change] == [
         ("e0", HERE),
@@ -102,14 +102,14 @@ def test_of_two_services_of_our_name_the_one_in_use_gets_the_endpoints() -> None
         ("https://cloud.example.org/holdfast", "https://cloud.example.org/holdfast"),
     ],
 )
-def test_an_address_loses_its_last_slash(text: str, url: str) -> None:
+def test_the_last_slash_of_an_address_is_removed(text: str, url: str) -> None:
     assert base_address(text) == url
 
 
 @pytest.mark.parametrize(
     "text", ["", "here:8780", "ftp://here", "http://", "http://here?x=1", HERE, HERE + "/"]
 )
-def test_what_is_no_address_of_a_server_is_refused(text: str) -> None:
+def test_an_invalid_server_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not an address|leave /reservation/v1 away"):
         base_address(text)
 
@@ -131,7 +131,7 @@ def holdfast(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         "--public-url http://here --service-password-file x",
     ],
 )
-def test_what_is_not_understood_ends_with_2(holdfast: Run, argv: str) -> None:
+def test_a_wrong_option_ends_with_2(holdfast: Run, argv: str) -> None:
     assert holdfast("keystone", "register", *argv.split()).code == 2
 
 

@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     number = free_port()
     furnished = template(tmp_path_factory.mktemp("template"))
     with House(copy(furnished, tmp_path_factory.mktemp("site"))) as house:
-        server = service.Server("127.0.0.1", number, house.app, threads=2)
+        server = service.http_server(house.conf, house.app, number)
         server.start()
         try:
             _speak(house)
@@ -76,14 +76,14 @@ def cells(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_what_the_documentation_shows_is_so() -> None:
+def test_the_examples_in_docstrings_of_host_commands_hold() -> None:
     assert doctest.testmod(host).failed == 0
 
 
 # against a real API
 
 
-def test_matrix_show_draws_every_row_with_the_hosts_that_are_in_it(real: Run) -> None:
+def test_matrix_show_draws_every_row_with_the_hosts_in_the_row(real: Run) -> None:
     ran = real("matrix", "show")
     assert ran.code == 0, ran.err
     assert ran.out.startswith("ha_matrix: default\n")
@@ -132,7 +132,7 @@ def test_host_health_is_a_dot_for_each_network_and_the_words(real: Run) -> None:
     assert one["health"] == {"manage": "up", "tenant": "up", "storage": "down"}
 
 
-def test_host_health_of_one_says_who_sees_what(real: Run) -> None:
+def test_the_health_of_a_host_lists_each_network_with_its_monitors(real: Run) -> None:
     ran = real("host", "health", "CMP-08.example.org")
     assert ran.code == 0, ran.err
     first = ran.out.splitlines()[0]
@@ -150,7 +150,7 @@ def test_host_health_of_one_says_who_sees_what(real: Run) -> None:
     ]
 
 
-def test_matrix_explain_tells_all_of_one_host(real: Run) -> None:
+def test_matrix_explain_prints_the_whole_explanation_of_a_host(real: Run) -> None:
     ran = real("matrix", "explain", "cmp-08")
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
@@ -161,7 +161,7 @@ def test_matrix_explain_tells_all_of_one_host(real: Run) -> None:
     assert lines[-1] == "so: it is recovered if this lasts: after 3 s monitors vote for it"
 
 
-def test_a_host_that_no_monitor_knows_is_an_error_that_says_so(real: Run, site: str) -> None:
+def test_a_host_unknown_to_all_monitors_is_an_error(real: Run, site: str) -> None:
     for command in ("matrix explain nowhere", "host health nowhere"):
         ran = real(*command.split())
         assert (ran.code, ran.out) == (1, "")
@@ -172,7 +172,7 @@ def test_a_host_that_no_monitor_knows_is_an_error_that_says_so(real: Run, site: 
     client.close()
 
 
-def test_monitor_list_says_who_was_heard_of_and_who_is_blind(real: Run) -> None:
+def test_monitor_list_shows_the_last_report_and_blind_networks(real: Run) -> None:
     ran = real("monitor", "list")
     assert (ran.code, ran.err) == (0, "")
     head, *table = cells(ran.out)
@@ -186,7 +186,7 @@ def test_monitor_list_says_who_was_heard_of_and_who_is_blind(real: Run) -> None:
     assert shown["ctl-3"][7] == "/etc/odd.yaml"
 
 
-def test_monitor_list_names_what_somebody_has_to_look_after() -> None:
+def test_monitor_list_names_the_problems_of_each_monitor() -> None:
     said = {"networks": {}, "problem": "matrix.yaml has a problem", "waiting": 2, "parked": 0}
     assert [*monitor.troubles(said)] == [
         "matrix.yaml has a problem",
@@ -203,7 +203,7 @@ def test_monitor_list_names_a_cluster_with_too_few_servers() -> None:
 # what a scripted one says
 
 
-def test_a_monitor_is_registered_and_its_token_printed_alone(fake: Fake, holdfast: Run) -> None:
+def test_monitor_register_prints_only_the_token(fake: Fake, holdfast: Run) -> None:
     made = {"observer": "ctl-1", "token": "monitor@ctl-1:abc"}
     fake.says("POST /holdfast/v1/monitors", (201, {"monitor": made}))
     ran = holdfast("monitor", "register", "ctl-1")
@@ -218,14 +218,14 @@ def test_monitors_are_unregistered_by_name(fake: Fake, holdfast: Run) -> None:
     assert (ran.code, "monitor ctl-1 unregistered" in ran.err) == (1, True)
 
 
-def test_monitor_list_says_what_makes_a_monitor_vote(fake: Fake, holdfast: Run) -> None:
+def test_monitor_list_shows_the_hint_for_an_unregistered_monitor(fake: Fake, holdfast: Run) -> None:
     said = {"observer": "ctl-1", "networks": {}, "matrix_source": "", "hint": "not registered"}
     fake.says("GET /holdfast/v1/monitors", (200, {"monitors": [said]}))
     (row,) = json.loads(holdfast("monitor", "list", "-f", "json").out)
     assert (row["networks"], row["trouble"]) == ("", "not registered")
 
 
-def test_where_no_monitor_was_heard_of_that_is_said(fake: Fake, holdfast: Run) -> None:
+def test_matrix_show_says_when_no_monitor_reported_lately(fake: Fake, holdfast: Run) -> None:
     nothing = {"networks": [], "source": None, "ha_matrix": None}
     empty = {**nothing, "rows": [], "undecided": [], "differing": []}
     fake.says("GET /holdfast/v1/matrix", (200, {"matrix": empty}))
@@ -238,9 +238,7 @@ def test_where_no_monitor_was_heard_of_that_is_said(fake: Fake, holdfast: Run) -
     "argv",
     ["matrix check", "matrix explain", "matrix check f --networks a,,b", "host health cmp-1 --bad"],
 )
-def test_what_is_not_understood_ends_with_2_and_sends_nothing(
-    fake: Fake, holdfast: Run, argv: str
-) -> None:
+def test_a_wrong_option_ends_with_2_and_sends_nothing(fake: Fake, holdfast: Run, argv: str) -> None:
     assert holdfast(*argv.split()).code == 2
     assert fake.asked == []
 
@@ -264,7 +262,7 @@ def check(
     return run
 
 
-def test_check_draws_what_a_file_means(check: Callable[..., Any]) -> None:
+def test_matrix_check_draws_the_matrix_of_a_file(check: Callable[..., Any]) -> None:
     text = "for: 0\nrules:\n- {when: {b: down}, do: alert}\notherwise: recovery\n"
     ran = check(text, "--networks", "a, b")
     assert (ran.code, ran.err) == (0, "")
@@ -308,7 +306,7 @@ def test_check_names_the_rows_that_a_file_leaves_out_and_ends_with_0(
     assert [row[2] for row in cells(ran.out)[1:]] == ["none", "recovery", "none", "none"]
 
 
-def test_check_says_what_cannot_be_read(check: Callable[..., Any], holdfast: Run) -> None:
+def test_matrix_check_names_an_unreadable_file(check: Callable[..., Any], holdfast: Run) -> None:
     assert holdfast("matrix", "check", "nowhere.yaml").err == (
         "cannot read nowhere.yaml: No such file or directory\n"
     )
@@ -330,7 +328,7 @@ otherwise: none
 """
 
 
-def test_the_documentation_shows_what_check_prints(check: Callable[..., Any]) -> None:
+def test_the_documentation_shows_the_output_of_matrix_check(check: Callable[..., Any]) -> None:
     page = (Path(__file__).parents[2] / "docs/concepts/matrix.md").read_text()
     blocks = re.findall(
         r"(?:<!-- networks: (.*) -->\n)?```yaml matrix.yaml\n(.*?)```", page, re.DOTALL
@@ -363,7 +361,7 @@ def health(action: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_the_whole_explanation_of_a_host_that_failed() -> None:
+def test_explain_prints_networks_row_votes_and_status_of_a_failed_host() -> None:
     status = {
         "state": "down",
         "since": "2027-01-31T12:00:06+00:00",
@@ -394,11 +392,11 @@ def test_the_whole_explanation_of_a_host_that_failed() -> None:
         (health("recovery", votes={"against": ["ctl-2"]}), "nothing is done: 1 against 1"),
     ],
 )
-def test_what_follows_is_said_with_its_reason(found: dict[str, Any], said: str) -> None:
+def test_explain_names_the_consequence_and_its_reason(found: dict[str, Any], said: str) -> None:
     assert consequence(found).startswith(said)
 
 
-def test_nobody_who_votes_and_nobody_who_sees_are_said_too() -> None:
+def test_health_says_when_no_monitor_votes_and_no_monitor_sees_the_host() -> None:
     seen: dict[str, Any] = {"state": "unknown", "since": None, "seen_by": []}
     found = health("undecided", votes={"for": []}, networks={"storage": seen})
     lines = list(explained(found))

@@ -26,7 +26,9 @@ def seen(**more: Any) -> dict[str, Any]:
     }
 
 
-def test_the_list_sends_what_is_wanted_and_shows_what_was_seen(fake: Fake, holdfast: Run) -> None:
+def test_observation_list_sends_the_filters_and_shows_the_observations(
+    fake: Fake, holdfast: Run
+) -> None:
     service = {"sentence": "libvirtd does not run after 3 restarts"}
     fake.says(
         LIST,
@@ -50,7 +52,7 @@ def test_the_list_sends_what_is_wanted_and_shows_what_was_seen(fake: Fake, holdf
     assert "libvirtd does not run after 3 restarts" in ran.out
 
 
-def test_nothing_is_sent_that_was_not_said(fake: Fake, holdfast: Run) -> None:
+def test_observation_list_sends_no_filter_without_options(fake: Fake, holdfast: Run) -> None:
     fake.says(LIST, (200, {"observations": []}))
     assert holdfast("observation", "list").code == 0
     assert fake.asked[-1]["query"] == ""

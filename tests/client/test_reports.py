@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from test_client_fake import Fake
 
+from holdfast.api.holdfast_v1.observations import WrongClock
 from holdfast.app.agent import client
 from holdfast.client.client import Client
 from holdfast.client.reports import (
@@ -77,7 +78,7 @@ def test_of_its_conflicts_a_duplicate_is_done_and_maintenance_waits(fake: Fake) 
         reports.report(SEEN)
 
 
-def test_a_death_says_what_time_it_is_where_it_was_seen(fake: Fake) -> None:
+def test_each_attempt_to_report_a_failed_guest_carries_the_current_time(fake: Fake) -> None:
     """At each attempt: the dates in it may be of a clock that is wrong."""
     fake.says(OWN, (202, {}), (202, {}), (202, {}))
     times = iter(datetime(2026, 1, 1, 10, minute, tzinfo=UTC) for minute in range(9))
@@ -93,11 +94,17 @@ def test_a_death_says_what_time_it_is_where_it_was_seen(fake: Fake) -> None:
     [(400, InvalidInput), (413, InvalidInput), (403, Forbidden)]
     + [(code, Unavailable) for code in (401, 404, 405, 409, 429, 500, 503)],
 )
-def test_only_what_is_wrong_in_itself_is_never_sent_again(
+def test_only_an_invalid_report_is_never_sent_again(
     fake: Fake, status: int, error: type[Exception]
 ) -> None:
     fake.says(OWN, (status, refusal("no")))
     with pytest.raises(error):
+        HoldfastReports(lambda: Client(fake.url, retries=0)).report(SEEN)
+
+
+def test_a_report_from_a_host_with_a_wrong_clock_is_sent_again(fake: Fake) -> None:
+    fake.says(OWN, (400, refusal("sent_at: more than a day", WrongClock.code)))
+    with pytest.raises(Unavailable, match="more than a day"):
         HoldfastReports(lambda: Client(fake.url, retries=0)).report(SEEN)
 
 
@@ -107,9 +114,7 @@ STRANGE = [b"<html>no</html>", {}, {"message": "no"}, ["no"], {"errors": [{"code
 
 @pytest.mark.parametrize("status", [400, 402, 405, 410, 413, 418, 421, 431, 451])
 @pytest.mark.parametrize("page", STRANGE, ids=lambda page: str(page)[:20])
-def test_what_somebody_else_refuses_on_the_way_is_sent_again(
-    fake: Fake, status: int, page: Any
-) -> None:
+def test_a_report_refused_by_a_proxy_is_sent_again(fake: Fake, status: int, page: Any) -> None:
     fake.says(OWN, (status, page))
     with pytest.raises(Unavailable):
         HoldfastReports(lambda: Client(fake.url, retries=0)).report(SEEN)
@@ -124,7 +129,7 @@ def test_what_somebody_else_refuses_on_the_way_is_sent_again(
         (409, b"<html>no</html>", Unavailable),
     ],
 )
-def test_of_what_an_instance_ha_api_refuses_only_its_own_words_are_the_last(
+def test_only_a_refusal_by_the_instance_ha_api_is_final(
     fake: Fake, status: int, said: Any, error: type[Exception]
 ) -> None:
     fake.says(THEIRS, (status, said))
@@ -141,18 +146,18 @@ def test_an_instance_ha_api_hears_nothing_of_a_guest_or_a_process(fake: Fake) ->
     assert fake.asked == []
 
 
-def test_what_json_cannot_say_is_never_sent_again(fake: Fake) -> None:
+def test_a_report_without_a_json_form_is_never_sent_again(fake: Fake) -> None:
     with pytest.raises(InvalidInput, match="cannot say this in JSON"):
         HoldfastReports(lambda: Client(fake.url)).report({**SEEN, "evidence": {"v": float("inf")}})
     assert fake.asked == []
 
 
-def test_an_api_that_is_away_is_asked_again() -> None:
+def test_a_report_to_an_unreachable_api_is_sent_again() -> None:
     with pytest.raises(Unavailable):
         HoldfastReports(lambda: Client("http://127.0.0.1:9", retries=0)).report(SEEN)
 
 
-def test_a_token_that_was_replaced_is_read_again_once_the_old_one_is_refused(
+def test_a_replaced_token_is_read_after_the_old_token_is_refused(
     fake: Fake, tmp_path: Path
 ) -> None:
     """The secret was replaced: nobody has to start every agent anew."""

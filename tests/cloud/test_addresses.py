@@ -40,7 +40,7 @@ def test_an_address_is_made_for_a_project_with_its_tags(world: World, tags: list
     assert [(one.id, set(one.tags)) for one in listed(world)] == [(made.id, set(tags))]
 
 
-def test_an_address_that_somebody_has_is_a_conflict(world: World, tags: list[str]) -> None:
+def test_a_floating_ip_of_another_owner_is_a_conflict(world: World, tags: list[str]) -> None:
     made = world.cloud.addresses.create(world.network, IP, world.projects[1], tags)
     others = (
         (world.projects[0], tags),
@@ -53,20 +53,20 @@ def test_an_address_that_somebody_has_is_a_conflict(world: World, tags: list[str
     assert listed(world) == [made]
 
 
-def test_without_tags_nobody_knows_an_address_as_his_own(world: World, tags: list[str]) -> None:
+def test_without_tags_a_repeated_create_is_a_conflict(world: World, tags: list[str]) -> None:
     world.cloud.addresses.create(world.network, IP, world.projects[1], [])
     with pytest.raises(Conflict, match="taken"):
         world.cloud.addresses.create(world.network, IP, world.projects[1], [])
 
 
-def test_the_same_call_again_finds_its_own(world: World, tags: list[str]) -> None:
+def test_a_repeated_create_returns_the_same_floating_ip(world: World, tags: list[str]) -> None:
     made = world.cloud.addresses.create(world.network, IP, world.projects[1], tags)
     again = world.cloud.addresses.create(world.network, IP, world.projects[1], tags)
     assert again == made
     assert len(listed(world)) == 1
 
 
-def test_an_address_that_is_gone_can_be_deleted(world: World, tags: list[str]) -> None:
+def test_a_missing_floating_ip_can_be_deleted(world: World, tags: list[str]) -> None:
     made = world.cloud.addresses.create(world.network, IP, world.projects[1], tags)
     for _ in range(2):
         world.cloud.addresses.delete(made.id)
@@ -82,6 +82,6 @@ def test_the_subnets_of_a_network_say_what_the_cloud_hands_out_itself(world: Wor
 
 
 @pytest.mark.parametrize("nobody", ["4ab11c5e-7bb4-4f0e-8b52-000000000000", "no such/network?"])
-def test_a_network_that_is_not_there_is_not_found(world: World, nobody: str) -> None:
+def test_a_missing_network_is_not_found(world: World, nobody: str) -> None:
     with pytest.raises(NotFound):
         world.cloud.addresses.subnets(nobody)

@@ -6,6 +6,8 @@ Against a stand-in that does what it is told (`tests/cloud/stub.py`), and never 
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import subprocess
 import sys
 import threading
@@ -14,12 +16,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from holdfast import conf as configuration
 from holdfast.app.service import connect_cloud
+from holdfast.drivers.deadline_adapter import LARGEST
+from holdfast.drivers.nova.directory import Directory
 from holdfast.drivers.nova.pools import Fanout
+from holdfast.drivers.nova.servers import NovaMoves
 from holdfast.drivers.nova.session import Edge, answer, pages, supports
 from holdfast.model.errors import Conflict, DriverError, HoldfastError, NotFound
 from holdfast.runtime import http
@@ -123,7 +129,7 @@ def test_a_call_ends_at_its_timeout_however_the_cloud_stalls(
     assert ask(hasty) == {"fine": True}
 
 
-def test_all_requests_of_a_call_share_its_time(stub: Stub, hasty: Edge) -> None:
+def test_all_requests_of_a_call_share_a_deadline(stub: Stub, hasty: Edge) -> None:
     def slow(handler: Handler) -> None:
         time.sleep(0.8)
         handler.usual()
@@ -136,7 +142,7 @@ def test_all_requests_of_a_call_share_its_time(stub: Stub, hasty: Edge) -> None:
     assert 1 <= stub.count("GET /v2.1/slow") <= 3
 
 
-def test_a_keystone_that_hangs_holds_no_call_longer_than_its_timeout(
+def test_a_hanging_keystone_holds_no_call_longer_than_the_timeout(
     stub: Stub, tmp_path: Path
 ) -> None:
     stub.acts["POST /v3/auth/tokens"] = hang
@@ -172,13 +178,13 @@ def test_a_read_is_repeated_once_when_the_connection_is_lost(
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-def test_a_write_that_may_have_arrived_is_not_repeated(stub: Stub, edge: Edge, method: str) -> None:
+def test_a_write_without_an_answer_is_not_repeated(stub: Stub, edge: Edge, method: str) -> None:
     stub.acts[f"{method} /v2.1/thing"] = cut
     refused_in_time(edge, method=method)
     assert stub.count(f"{method} /v2.1/thing") == 1
 
 
-def test_a_cloud_that_is_away_is_an_error_that_passes(stub: Stub, tmp_path: Path) -> None:
+def test_an_unreachable_cloud_is_a_retryable_error(stub: Stub, tmp_path: Path) -> None:
     edge = Edge(config(tmp_path, free_port(), timeout_s=1.0))  # says nothing: nothing was sent
     refused_in_time(edge)
     refused_in_time(edge, method="POST")
@@ -229,6 +235,50 @@ def test_an_answer_becomes_one_of_our_errors_with_the_cloud_s_sentence(
     assert stub.count("POST /v2.1/thing") == 1
 
 
+NONSENSE: list[Act] = [
+    saying(200, []),
+    saying(200, {"server": 5}),
+    saying(200, {"servers": 5}),
+    saying(200, {"servers": [{"name": "no id"}]}),
+    saying(200, {"servers": [[]]}),
+    lambda handler: handler.say_text(200, "[" * 1_000_000, "application/json"),
+    lambda handler: handler.say_text(200, "<html>", "application/json"),
+]
+
+
+@pytest.mark.parametrize("act", NONSENSE, ids=range(len(NONSENSE)))
+def test_an_answer_of_unexpected_form_is_a_retryable_error(
+    stub: Stub, edge: Edge, act: Act, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub.acts["GET /v2.1/servers"] = act
+    said = pytest.raises(DriverError, match=r"servers\.list")
+    with said as caught, edge.call("servers.list") as cloud:
+        assert [server["id"] for server in pages(cloud.compute, "/servers", "servers")]
+    assert caught.value.retryable
+    lines = [record for record in caplog.records if "makes no sense" in record.message]
+    assert len(lines) == ("makes no sense" in caught.value.message)
+
+
+def test_an_answer_that_unpacks_to_100_mb_is_refused_before_it_is_in_memory(
+    stub: Stub, edge: Edge
+) -> None:
+    def bomb(handler: Handler) -> None:
+        body = gzip.compress(b" " * 100_000_000, 1)
+        handler.send_response(200)
+        handler.send_header("Content-Encoding", "gzip")
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        with contextlib.suppress(OSError):  # the client hangs up
+            handler.wfile.write(body)
+
+    stub.acts["GET /v2.1/servers"] = bomb
+    said = pytest.raises(DriverError, match=f"more than {LARGEST} bytes")
+    with said as caught, edge.call("servers.list") as cloud:
+        answer(cloud.compute.get("/servers"))
+    assert caught.value.retryable
+    assert stub.count("GET /v2.1/servers") == 1
+
+
 def test_a_404_by_a_proxy_is_not_taken_for_an_answer_of_the_cloud(stub: Stub, edge: Edge) -> None:
     stub.acts["GET /v2.1/thing"] = lambda handler: handler.say_text(404, "<p>what?", "text/html")
     assert isinstance(refused_in_time(edge), DriverError)
@@ -236,7 +286,9 @@ def test_a_404_by_a_proxy_is_not_taken_for_an_answer_of_the_cloud(stub: Stub, ed
     assert isinstance(refused_in_time(edge), DriverError)
 
 
-def test_a_404_of_keystone_is_no_word_on_what_we_came_for(stub: Stub, tmp_path: Path) -> None:
+def test_a_404_of_keystone_is_a_retryable_error_and_not_a_missing_object(
+    stub: Stub, tmp_path: Path
+) -> None:
     made = Edge(config(tmp_path, stub.server_port, timeout_s=1.0))
     stub.acts["POST /v3/auth/tokens"] = saying(404, {"error": {"message": "no such path"}})
     error = refused(made)
@@ -245,9 +297,7 @@ def test_a_404_of_keystone_is_no_word_on_what_we_came_for(stub: Stub, tmp_path: 
     assert error.retryable
 
 
-def test_a_file_of_certificates_that_is_not_there_now_is_an_error_that_passes(
-    stub: Stub, tmp_path: Path
-) -> None:
+def test_a_missing_ca_file_is_a_retryable_error(stub: Stub, tmp_path: Path) -> None:
     url, file = f"https://127.0.0.1:{stub.server_port}/v3", str(tmp_path / "ca.pem")
     made = Edge(config(tmp_path, stub.server_port, timeout_s=1.0, auth_url=url, cafile=file))
     error = refused(made)
@@ -274,7 +324,7 @@ def test_a_connection_that_was_made_too_late_sends_nothing(
     assert stub.seen == []
 
 
-def test_a_token_that_is_refused_is_fetched_anew_once(stub: Stub, edge: Edge) -> None:
+def test_a_refused_token_is_renewed_once(stub: Stub, edge: Edge) -> None:
     stub.acts["GET /v2.1/thing"] = once(saying(401, {"error": {"message": "who?"}}))
     assert ask(edge) == {"fine": True}
     assert stub.count("POST /v3/auth/tokens") == 2
@@ -316,6 +366,35 @@ def test_pages_are_read_to_the_end(stub: Stub, edge: Edge) -> None:
     assert [item["id"] for item in to_the_end] == [1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.parametrize(("after", "requests"), [(250, 1), (201, 1), (199, 2), (0, 3)])
+def test_migrations_are_read_back_to_the_number_asked_for(
+    stub: Stub, edge: Edge, after: int, requests: int
+) -> None:
+    def page(handler: Handler) -> None:
+        query = parse_qs(urlsplit(handler.path).query)
+        newest = int(query.get("marker", ["301"])[0]) - 1
+        numbers = range(newest, max(newest - int(query["limit"][0]), 0), -1)
+        more = [{"rel": "next", "href": "…"}] if numbers[-1] > 1 else []
+        items = [
+            {"id": number, "instance_uuid": "", "source_compute": "cmp-1", "dest_compute": None}
+            | {
+                "migration_type": "evacuation",
+                "status": "done",
+                "created_at": "2026-11-18T00:00:00",
+            }
+            for number in numbers
+        ]
+        handler.say(200, {"migrations": items, "migrations_links": more})
+
+    cmp_1 = {"id": "u-1", "hypervisor_hostname": "cmp-1", "service": {"host": "cmp-1"}}
+    stub.acts["GET /v2.1/os-migrations"] = page
+    stub.acts["GET /v2.1/os-hypervisors"] = saying(200, {"hypervisors": [cmp_1]})
+    moves = NovaMoves(edge, Directory())
+    found = moves.migrations(source_host="cmp-1", after=after)
+    assert [int(migration.id) for migration in found] == list(range(after + 1, 301))
+    assert stub.count("GET /v2.1/os-migrations") == requests
+
+
 def test_a_marker_that_went_away_between_two_pages_is_worth_another_try(
     stub: Stub, edge: Edge
 ) -> None:
@@ -339,7 +418,7 @@ def test_a_marker_that_went_away_between_two_pages_is_worth_another_try(
         ({"auth_section": "keystone_authtoken"}, r"\[keystone_authtoken\] auth_type is not set"),
     ],
 )
-def test_credentials_that_are_missing_are_named_at_the_start(
+def test_missing_credentials_are_named_at_the_start(
     tmp_path: Path, options: dict[str, str], word: str
 ) -> None:
     from holdfast.runtime.clock import SystemClock
@@ -394,7 +473,7 @@ def test_the_simulated_cloud_does_not_import_the_sdk() -> None:
 # Telling the scheduler
 
 
-def test_those_who_come_together_share_a_telling_that_began_after_all_of_them() -> None:
+def test_concurrent_callers_share_a_resync_that_began_after_all_their_changes() -> None:
     fanout, lock = Fanout(), threading.Lock()
     changes: list[int] = []
     told: list[set[int]] = []
@@ -417,7 +496,7 @@ def test_those_who_come_together_share_a_telling_that_began_after_all_of_them() 
     assert len(told) < 50
 
 
-def test_a_telling_that_fails_is_tried_by_the_next_and_nobody_waits_for_ever() -> None:
+def test_the_next_caller_repeats_a_failed_resync_and_no_caller_waits_for_ever() -> None:
     fanout = Fanout()
     free = threading.Event()
 

@@ -27,12 +27,12 @@ def flavor(world: World) -> Iterator[Flavor]:
     world.cloud.flavors.delete(own)
 
 
-def test_a_private_flavor_is_as_it_was_wished(world: World, flavor: Flavor) -> None:
+def test_a_private_flavor_has_the_requested_settings(world: World, flavor: Flavor) -> None:
     world.cloud.flavors.create(flavor)
     assert world.cloud.flavors.show(flavor.id) == flavor
 
 
-def test_the_list_has_private_and_public_ones_without_their_access(
+def test_the_list_has_private_and_public_flavors_without_access_lists(
     world: World, flavor: Flavor
 ) -> None:
     public = replace(flavor, id=f"p-{flavor.id}", name="in the open", public=True, projects=())
@@ -81,7 +81,7 @@ def test_a_taken_id_or_name_is_a_conflict_and_changes_nothing(world: World, flav
         world.cloud.flavors.show(f"x-{flavor.id}")
 
 
-def test_access_is_given_and_taken_as_often_as_one_likes(world: World, flavor: Flavor) -> None:
+def test_access_can_be_given_and_removed_repeatedly(world: World, flavor: Flavor) -> None:
     world.cloud.flavors.create(replace(flavor, projects=()))
     assert world.cloud.flavors.show(flavor.id).projects == ()
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_a_public_flavor_has_no_access_to_give(world: World, flavor: Flavor) -> 
         world.cloud.flavors.add_access(flavor.id, world.projects[1])
 
 
-def test_of_a_flavor_that_is_gone_only_removal_succeeds(world: World, flavor: Flavor) -> None:
+def test_only_removal_succeeds_for_a_missing_flavor(world: World, flavor: Flavor) -> None:
     world.cloud.flavors.create(flavor)
     for _ in range(2):
         world.cloud.flavors.delete(flavor.id)

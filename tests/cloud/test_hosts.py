@@ -22,7 +22,7 @@ def test_a_host_is_found_by_short_name_full_name_and_uuid(world: World) -> None:
         world.cloud.hosts.find("4ab11c5e-7bb4-4f0e-8b52-000000000000")
 
 
-def test_a_host_tells_its_size_and_whether_it_is_up(world: World) -> None:
+def test_a_host_has_a_size_and_a_state(world: World) -> None:
     host = world.cloud.hosts.find(world.hosts[0])
     assert min(host.vcpus, host.memory_mb, host.local_gb) > 0
     assert isinstance(json.loads(host.cpu_info), dict)
@@ -31,7 +31,7 @@ def test_a_host_tells_its_size_and_whether_it_is_up(world: World) -> None:
     assert world.cloud.hosts.find(world.hosts[0]).state == "down"
 
 
-def test_a_host_that_is_found_tells_what_placement_has_of_it(world: World) -> None:
+def test_find_returns_the_inventories_and_traits_of_placement(world: World) -> None:
     host = world.cloud.hosts.find(world.hosts[0])
     sizes = {"VCPU": host.vcpus, "MEMORY_MB": host.memory_mb, "DISK_GB": host.local_gb}
     for resource_class, total in sizes.items():

@@ -56,6 +56,12 @@ def test_an_evacuation_ends_stopped_elsewhere_and_keeps_the_host_down_until_it_r
     for each, status in ((kept, "ACTIVE"), (off, "SHUTOFF")):
         eventually(lambda: [m.status for m in moves_of(world, each)] == ["done"])  # noqa: B023
         assert settled(world, each, status).host == target
+    for placed in (True, False):
+        there = world.cloud.servers.list(host=target, placed=placed)
+        assert {each.id for each in there} == {server.id, unlucky.id, kept.id, off.id}
+    found = moves.migrations(source_host=source)
+    for at in (0, len(found) // 2, len(found) - 1):
+        assert moves.migrations(source_host=source, after=int(found[at].id)) == found[at + 1 :]
     here = {each.id for each in world.cloud.servers.list(host=target)}
     assert here == {server.id, unlucky.id, kept.id, off.id}
     assert world.cloud.servers.list(host=source) == []
@@ -91,7 +97,7 @@ def unforce_after_restart(world: World, host: str) -> None:
     eventually(back, every=0.5)
 
 
-def test_what_is_not_there_cannot_be_evacuated(world: World) -> None:
+def test_a_missing_server_cannot_be_evacuated(world: World) -> None:
     with pytest.raises(NotFound):
         world.cloud.moves.evacuate("4ab11c5e-7bb4-4f0e-8b52-000000000000")
     with pytest.raises(NotFound, match="nobody"):
@@ -125,7 +131,7 @@ def test_a_stuck_evacuation_is_reset_and_done_again(world: World) -> None:
     assert settled(world, server, "ACTIVE").host == target
 
 
-def test_a_running_server_moves_while_it_runs(world: World) -> None:
+def test_a_running_server_is_live_migrated(world: World) -> None:
     moves, (source, target) = world.cloud.moves, world.hosts
     server = world.boot(host=source)
     with pytest.raises(Conflict, match=source):  # it is there now
@@ -155,7 +161,7 @@ def test_a_running_server_for_which_there_is_no_room_stays_where_it_is(world: Wo
     assert settled(world, server, "ACTIVE").host == source
 
 
-def test_only_what_runs_on_a_host_that_is_up_moves_while_it_runs(world: World) -> None:
+def test_only_a_running_server_on_an_up_host_can_be_live_migrated(world: World) -> None:
     moves, servers, (source, target) = world.cloud.moves, world.cloud.servers, world.hosts
     stopped, running = world.boot(host=source), world.boot(host=source)
     servers.stop(stopped.id)

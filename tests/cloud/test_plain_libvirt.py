@@ -16,11 +16,11 @@ from holdfast.drivers.libvirt.settings import Settings
 from holdfast.ports.cloud import Cloud, Server
 from holdfast.runtime.clock import SystemClock
 from tests.cloud.test_hosts import test_a_host_is_found_by_short_name_full_name_and_uuid
-from tests.cloud.test_moves import test_what_is_not_there_cannot_be_evacuated
+from tests.cloud.test_moves import test_a_missing_server_cannot_be_evacuated
 from tests.cloud.test_servers import (
     test_a_lock_has_a_reason_and_does_not_stop_us,
+    test_a_server_reset_to_active_is_active_and_can_be_stopped,
     test_a_server_that_was_reset_is_in_error_and_may_be_stopped,
-    test_a_server_that_was_reset_to_active_counts_as_such_and_can_be_stopped,
     test_nothing_can_be_done_with_a_server_that_is_not_there,
     test_servers_are_listed_by_host_and_project,
 )
@@ -28,8 +28,8 @@ from tests.cloud.test_services import (
     test_a_service_is_disabled_forced_down_and_back_however_often_asked,
     test_a_service_tells_when_it_was_last_heard_of,
     test_an_unknown_host_has_no_service,
-    test_nobody_waits_for_a_dead_host_that_was_forced_down_first,
-    test_to_force_a_dead_host_down_makes_it_look_as_if_it_had_been_heard_of,
+    test_disabling_a_dead_host_that_was_forced_down_first_is_quick,
+    test_forcing_a_dead_host_down_updates_the_time_of_the_last_report,
 )
 from tests.conftest import serve
 from tests.libvirt.plain_house import Patient
@@ -38,16 +38,16 @@ from tests.servers.kvm import Kvm
 __all__ = [
     "test_a_host_is_found_by_short_name_full_name_and_uuid",
     "test_a_lock_has_a_reason_and_does_not_stop_us",
+    "test_a_missing_server_cannot_be_evacuated",
+    "test_a_server_reset_to_active_is_active_and_can_be_stopped",
     "test_a_server_that_was_reset_is_in_error_and_may_be_stopped",
-    "test_a_server_that_was_reset_to_active_counts_as_such_and_can_be_stopped",
     "test_a_service_is_disabled_forced_down_and_back_however_often_asked",
     "test_a_service_tells_when_it_was_last_heard_of",
     "test_an_unknown_host_has_no_service",
-    "test_nobody_waits_for_a_dead_host_that_was_forced_down_first",
+    "test_disabling_a_dead_host_that_was_forced_down_first_is_quick",
+    "test_forcing_a_dead_host_down_updates_the_time_of_the_last_report",
     "test_nothing_can_be_done_with_a_server_that_is_not_there",
     "test_servers_are_listed_by_host_and_project",
-    "test_to_force_a_dead_host_down_makes_it_look_as_if_it_had_been_heard_of",
-    "test_what_is_not_there_cannot_be_evacuated",
 ]
 
 

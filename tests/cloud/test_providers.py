@@ -65,7 +65,7 @@ def test_every_class_and_every_trait_of_the_provider_is_the_hosts(cloud: NovaClo
     assert host.zone == "az"
 
 
-def test_a_compute_that_never_reported_has_nothing(stub: Stub, cloud: NovaCloud) -> None:
+def test_a_compute_without_a_report_has_no_inventories(stub: Stub, cloud: NovaCloud) -> None:
     missing: Any = {"errors": [{"status": 404, "detail": "No resource provider with uuid"}]}
     stub.acts[f"{OWN}/inventories"] = saying(404, missing)
     host = cloud.hosts.find("cmp-1")
@@ -80,7 +80,7 @@ def html(status: int) -> Act:
 
 
 @pytest.mark.parametrize("act", [html(404), saying(500, {}), saying(503, {})])
-def test_a_placement_that_is_away_is_no_host_without_resources(
+def test_an_unreachable_placement_is_an_error_and_not_a_host_without_inventories(
     stub: Stub, cloud: NovaCloud, act: Act
 ) -> None:
     stub.acts[f"{OWN}/traits"] = act

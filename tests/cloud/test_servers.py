@@ -30,7 +30,7 @@ def test_servers_are_listed_by_host_and_project(world: World) -> None:
         servers.list(host="nobody")
 
 
-def test_a_server_tells_who_made_it_and_when(world: World) -> None:
+def test_a_server_has_the_user_and_the_time_of_creation(world: World) -> None:
     before = datetime.now(UTC)
     made = world.boot(host=world.hosts[0])
     assert made.user_id == world.user
@@ -41,7 +41,7 @@ def test_a_server_tells_who_made_it_and_when(world: World) -> None:
     assert (stopped.user_id, stopped.created_at) == (made.user_id, made.created_at)
 
 
-def test_properties_are_told_of_images_that_are_there(world: World) -> None:
+def test_only_existing_images_have_properties(world: World) -> None:
     server = world.boot(host=world.hosts[0])
     images = [server.image_id] if server.image_id else []
     found = world.cloud.servers.image_properties([*images, str(uuid.uuid4())])
@@ -69,7 +69,7 @@ def test_an_action_needs_the_right_state_and_says_so(world: World) -> None:
         servers.start(server.id)
 
 
-def test_what_is_under_way_excludes_other_actions(world: World) -> None:
+def test_a_running_task_excludes_other_actions(world: World) -> None:
     servers = world.cloud.servers
     server = world.boot(host=world.hosts[0])
     with world.hold(world.hosts[0]):
@@ -106,7 +106,7 @@ def test_a_server_that_was_reset_is_in_error_and_may_be_stopped(world: World) ->
     settled(world, server, "SHUTOFF")
 
 
-def test_a_server_that_was_reset_to_active_counts_as_such_and_can_be_stopped(
+def test_a_server_reset_to_active_is_active_and_can_be_stopped(
     world: World,
 ) -> None:
     servers = world.cloud.servers
@@ -169,7 +169,7 @@ def test_a_lock_has_a_reason_and_does_not_stop_us(world: World) -> None:
     assert (seen.locked, seen.locked_reason) == (False, "")
 
 
-def test_a_shelved_server_frees_its_host_and_comes_back_where_it_is_told(world: World) -> None:
+def test_a_shelved_server_frees_the_host_and_returns_on_the_named_host(world: World) -> None:
     servers, (one, other) = world.cloud.servers, world.hosts
     server = world.boot(host=one)
     servers.shelve(server.id)

@@ -43,7 +43,7 @@ def test_a_service_tells_when_it_was_last_heard_of(world: World) -> None:
     assert abs(datetime.now(UTC) - heard) < timedelta(minutes=10)
 
 
-def test_to_force_a_dead_host_down_makes_it_look_as_if_it_had_been_heard_of(world: World) -> None:
+def test_forcing_a_dead_host_down_updates_the_time_of_the_last_report(world: World) -> None:
     services, (host, _) = world.cloud.services, world.hosts
     world.fail(host)
     heard = look(world, host).updated_at
@@ -88,7 +88,7 @@ def answered(call: Callable[[], object]) -> bool:
     return True
 
 
-def test_nobody_waits_for_a_dead_host_that_was_forced_down_first(world: World) -> None:
+def test_disabling_a_dead_host_that_was_forced_down_first_is_quick(world: World) -> None:
     host = world.hosts[0]
     hasty = world.hasty(20.0)  # who waits for a dead host waits for longer
     world.fail(host)

@@ -65,7 +65,7 @@ def _ended(world: World, server_id: str) -> str | None:
     return None if status == "BUILD" else status
 
 
-def test_a_total_that_was_written_is_read_again(world: World, classes: tuple[str, str]) -> None:
+def test_a_written_total_is_read_back(world: World, classes: tuple[str, str]) -> None:
     host = world.hosts[0]
     before = world.cloud.slots.inventory(host, classes[0])
     assert (before.total, before.used) == (0, 0)
@@ -76,7 +76,7 @@ def test_a_total_that_was_written_is_read_again(world: World, classes: tuple[str
     assert world.cloud.slots.inventory(world.hosts[1], classes[0]).total == 0
 
 
-def test_one_generation_guards_all_classes_of_a_host(
+def test_a_generation_guards_all_resource_classes_of_a_host(
     world: World, classes: tuple[str, str]
 ) -> None:
     host = world.hosts[0]
@@ -90,7 +90,7 @@ def test_one_generation_guards_all_classes_of_a_host(
     assert world.cloud.slots.inventory(host, classes[0]).total == 4
 
 
-def test_a_host_is_meant_by_its_short_its_full_and_any_case_of_its_name(
+def test_a_host_is_found_by_short_name_full_name_and_any_case(
     world: World, classes: tuple[str, str]
 ) -> None:
     host = world.hosts[0]
@@ -102,7 +102,9 @@ def test_a_host_is_meant_by_its_short_its_full_and_any_case_of_its_name(
         world.cloud.slots.set_inventory("nobody", classes[0], 1, 0)
 
 
-def test_a_class_goes_when_no_host_has_it(world: World, classes: tuple[str, str]) -> None:
+def test_a_resource_class_is_dropped_after_the_last_inventory(
+    world: World, classes: tuple[str, str]
+) -> None:
     for host in world.hosts:
         put(world, host, classes[0], 1)
     for host in world.hosts:
@@ -197,7 +199,7 @@ def test_a_group_name_is_a_key_within_its_project(world: World, group_name: str)
     assert [group for group in slots.groups() if group.name == group_name] == [made]
 
 
-def test_a_group_that_is_gone_can_be_deleted(world: World, group_name: str) -> None:
+def test_a_missing_group_can_be_deleted(world: World, group_name: str) -> None:
     slots = world.cloud.slots
     made = slots.create_group(group_name, "affinity", world.projects[1])
     for _ in range(2):
@@ -205,7 +207,7 @@ def test_a_group_that_is_gone_can_be_deleted(world: World, group_name: str) -> N
     assert made not in slots.groups()
 
 
-def test_servers_of_its_project_may_name_a_group(world: World, group_name: str) -> None:
+def test_servers_of_the_project_may_name_the_group(world: World, group_name: str) -> None:
     group = world.cloud.slots.create_group(group_name, "anti-affinity", world.projects[1])
     hints = {"group": group.id}
     server = world.boot(project=world.projects[1], hints=hints)

@@ -23,8 +23,7 @@ class Site(House):
         super().__init__(state, config, **changes)
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        threads = self.conf.api.threads + self.conf.console.streams
-        self._server = service.Server("127.0.0.1", port, self.app, threads)
+        self._server = service.http_server(self.conf, self.app, port)
         self._server.start()
 
     def settled(self) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from holdfast.console import lease as lease_page
+from holdfast.db.audit import REPAIR
 from holdfast.db.tables import audit
 from tests.api.audits import write_line
 from tests.api.house import basic_config, copy, when
@@ -83,8 +84,8 @@ def test_a_long_history_still_shows_start_and_repairs(
     eventually(lambda: 'aria-current="step"><span class="word"' in member.get(page).text)
     own = {"subject": lease["id"], "project_id": "blue"}
     began = datetime.fromisoformat("2027-01-31T12:34:56+00:00")
-    write_line(site, "lease old is ACTIVE", at=began, **own)
-    write_line(site, "lease old: reservation r misses what failed", at=began, **own)
+    write_line(site, "lease old is ACTIVE", at=began, kind="ACTIVE", **own)
+    write_line(site, "lease old: reservation r misses what failed", at=began, kind=REPAIR, **own)
     for number in range(9):
         write_line(site, f"line {number}", at=began + timedelta(minutes=number), **own)
     with site.core.store.database.write() as conn:

@@ -109,7 +109,7 @@ def test_a_member_finds_only_own_leases(build: Build, tmp_path: Path) -> None:
         assert "that you may see matches" in member.get(f"/console/search?q={query}").text
 
 
-def test_what_would_follow_is_told_and_nothing_is_done(browser: Browser, build: Build) -> None:
+def test_what_if_shows_the_effects_and_changes_nothing(browser: Browser, build: Build) -> None:
     site = build(QUIET)
     hold(site, HOSTILE[:80])
     before, world = site.settled(), site.services.sim().world() | {"time": ""}
@@ -137,7 +137,7 @@ def test_what_would_follow_is_told_and_nothing_is_done(browser: Browser, build: 
     assert "There is no host &lt;b&gt;nobody" in text
 
 
-def test_what_the_planner_does_not_take_is_said(
+def test_what_if_names_hosts_that_the_planner_ignores(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = build(QUIET)

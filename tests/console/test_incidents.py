@@ -215,7 +215,7 @@ def test_what_was_chosen_for_a_pause_stays_chosen_while_the_page_follows(
     send(Person(site), f"{LIST}/{own}/abort", {"reason": "over"})
 
 
-def test_without_script_it_can_be_read_and_ordered_as_well(browser: Browser, site: Site) -> None:
+def test_an_incident_page_works_without_script(browser: Browser, site: Site) -> None:
     own = write_incident(site, host="cmp-2")
     with opened(browser, site.url, java_script_enabled=False) as page:
         page.goto(f"{LIST}/{own}")
@@ -353,7 +353,7 @@ def test_what_an_agent_saw_is_where_the_timeline_begins(site: Site) -> None:
     send(Person(site), f"{LIST}/{own}/abort", {"reason": "over"})
 
 
-def test_what_strangers_wrote_is_text(site: Site) -> None:
+def test_foreign_markup_on_an_incident_page_is_text(site: Site) -> None:
     network = {"health": "down", "since": EVIL, "confirmed_by": [WORSE]}
     vote = {"observer": EVIL, "vote": "for", "why": WORSE, "since": EVIL, "at": EVIL}
     vote["evidence"] = {"networks": {WORSE: network}, "rule": EVIL, "ha_matrix": WORSE}
@@ -415,7 +415,7 @@ def test_looking_changes_nothing(build: Callable[..., Site]) -> None:
     assert site.dump() == before
 
 
-def test_a_member_neither_sees_nor_orders_anything_of_it(
+def test_a_member_neither_sees_an_incident_nor_acts(
     build: Callable[..., Site], tmp_path: Path
 ) -> None:
     house = build(basic_config(tmp_path) + CONFIG)

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from holdfast.console import leases
+from holdfast.db.audit import REPAIR
 from holdfast.hoststatus.status import DOWN, StatusReport
 from tests.api.house import LEASES, basic_config, host_reservation, when
 from tests.console.browser import check_for_everybody, opened, picture
@@ -263,25 +264,25 @@ def lease(status: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("status", "history", "words"),
+    ("status", "kinds", "words"),
     [
         ("PENDING", [], "PENDING* STARTING ACTIVE TERMINATING TERMINATED"),
-        ("ACTIVE", ["lease a is ACTIVE"], "PENDING STARTING ACTIVE* TERMINATING TERMINATED"),
+        ("ACTIVE", ["ACTIVE"], "PENDING STARTING ACTIVE* TERMINATING TERMINATED"),
         ("TERMINATED", [], "PENDING STARTING ACTIVE TERMINATING TERMINATED*"),
-        ("ERROR", ["lease_start failed: no way"], "PENDING STARTING ERROR* TERMINATED"),
+        ("ERROR", ["", "ERROR"], "PENDING STARTING ERROR* TERMINATED"),
         ("DELETING", [], "PENDING DELETING*"),
-        ("DELETING", ["lease a is ACTIVE"], "PENDING STARTING ACTIVE DELETING*"),
+        ("DELETING", ["DELETING", "ACTIVE"], "PENDING STARTING ACTIVE DELETING*"),
     ],
 )
 def test_the_chain_has_passed_current_and_next_states(
-    status: str, history: list[str], words: str
+    status: str, kinds: list[str], words: str
 ) -> None:
-    lines = [{**LINE, "sentence": sentence} for sentence in history]
+    lines = [{**LINE, "kind": kind, "sentence": f"line of kind {kind}"} for kind in kinds]
     chain = leases.chain(lease(status), lines)
     assert " ".join(f"{step.state}{'*' if step.phase == 'now' else ''}" for step in chain) == words
     assert all(step.at for step in chain)
     if status == "ERROR":
-        assert "no way" in chain[2].text
+        assert chain[2].text == "line of kind ERROR"
     if status == "PENDING":
         assert chain[3].text == "before-end notification due 2026-11-18 05:00 UTC"
 
@@ -297,5 +298,6 @@ def test_flags_holds_and_differences_are_sentences() -> None:
     other = lease("ACTIVE", reservations=[{**one, "hosts": hosts[1:]}])
     assert leases.differences(hurt, other) == ["the lease would release cmp-1"]
     assert leases.differences(other, other) == ["the lease would keep cmp-2"]
-    lines = [{**LINE, "sentence": f"lease a: reservation r {what}"} for what in ("is whole again",)]
-    assert leases.repairs([*lines, {**LINE, "sentence": "lease a booked"}]) == lines
+    newest, oldest = ({**LINE, "kind": REPAIR, "sentence": word} for word in ("whole", "missing"))
+    booked = {**LINE, "kind": "PENDING", "sentence": "lease a booked"}
+    assert leases.repairs([newest, oldest, booked]) == [oldest, newest]

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import requests
 from playwright.sync_api import Browser, expect
 
-from holdfast.console.live import NO_ID, REST_S, Feed, most_per_user
+from holdfast.console.live import KEEPALIVE_S, LASTS_S, NO_ID, REST_S, Feed, most_per_user
 from holdfast.model.errors import Unavailable
 from holdfast.runtime.clock import SystemClock
+from tests.api.house import basic_config
 from tests.console.browser import opened
+from tests.console.people import Person
 from tests.console.site import Site
 from tests.processes import PATIENCE_S, eventually
 from tests.simclock import SimClock
@@ -128,7 +132,26 @@ def test_streams_end_with_the_process(feed: Feed) -> None:
         feed.stream("")
 
 
-def test_the_polling_thread_stops_without_listeners(world: World) -> None:
+@pytest.mark.parametrize("how", ["logout", "password"])
+def test_a_stream_ends_with_its_session(
+    build: Callable[..., Site], tmp_path: Path, how: str
+) -> None:
+    site = build(basic_config(tmp_path))
+    person = Person(site, "reader")
+    with person.get("/console/live", stream=True) as stream:
+        pieces = stream.iter_content(None)
+        assert next(pieces).startswith(b"retry:")
+        if how == "logout":
+            assert person.post("/console/logout", {}).status_code == 303
+        else:
+            lines = (tmp_path / "htpasswd").read_text()
+            (tmp_path / "htpasswd").write_text(lines.replace("reader:", "reader-2:"))
+        most = int(LASTS_S / KEEPALIVE_S / 2)
+        assert len(list(itertools.islice(pieces, most))) < most  # the stream ended
+    assert not site.services.feed._slots
+
+
+def test_the_polling_thread_rests_without_listeners(world: World) -> None:
     clock = SimClock()
     feed = Feed(world.read_marks, clock, streams=1)
     at, _ = feed.since("")
@@ -136,6 +159,7 @@ def test_the_polling_thread_stops_without_listeners(world: World) -> None:
     assert world.reads <= REST_S + 1
     world.marks["hosts"] = "another"  # unread until the next poll of a page
     assert feed.since(at)[1] == ["hosts"]
+    feed.stop()
 
 
 def test_polling_survives_an_unavailable_database() -> None:

@@ -113,7 +113,7 @@ def test_what_is_under_way_lasts_until_now_and_the_rest_is_to_come() -> None:
     ]
 
 
-def test_a_wait_is_explained_by_what_held_it() -> None:
+def test_a_wait_is_explained_by_the_reason_of_the_hold() -> None:
     held = event(3, StatusChanged("held", "recovery is paused"))
     found = incidents.phases(case(timeline=[held, held]), NOON, NOON)
     assert found[1].sentence == "held: recovery is paused; guards said so"
@@ -283,7 +283,7 @@ def test_a_move_has_its_begin_and_the_tries_that_came_to_nothing() -> None:
         ),
     ],
 )
-def test_only_what_is_possible_can_be_ordered(fields: dict[str, Any], names: list[str]) -> None:
+def test_the_page_offers_only_possible_actions(fields: dict[str, Any], names: list[str]) -> None:
     found = possible(case(**fields), lambda _rule: True)
     assert [one.name for one in found] == names
     for order in found:

@@ -57,9 +57,9 @@ def hold(site: Site, name: str, count: int = 1, user: str = "") -> str:
 
 def stand(site: Site, name: str, state: str, why: str = "") -> None:
     store = site.core.store
-    (old,) = [one for one in store.standings.watched() if one.name == name]
+    (old,) = [one for one in store.host_status.watched() if one.name == name]
     new = HostStatus(state, datetime.now(UTC), why)
-    store.standings.change([StatusChange(old.id, old.standing, new, say="")], None)
+    store.host_status.change([StatusChange(old.id, old.status, new, say="")], None)
 
 
 def see(site: Site, *rows: tuple[tuple[str, ...], str, list[str]]) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from holdfast.console.hosts import what_if_command
 from holdfast.console.wall import Tile
-from holdfast.console.what_if import command
 from tests.api.ha import add_host, make_segment
 from tests.api.house import OWN
 from tests.console.site import Site
@@ -21,8 +21,15 @@ Build = Callable[..., Site]
 def test_the_command_names_racks_and_hosts() -> None:
     some = [Tile(number, f"cmp-{number}", rack="a") for number in (1, 2)]
     some.append(Tile(3, "cmp-3", rack="b"))
-    assert command(some, {"a"}) == ["holdfast", "what-if", "--fail-rack", "a", "--fail", "cmp-3"]
-    assert command(some[:2], ()) == ["holdfast", "what-if", "--fail", "cmp-1", "cmp-2"]
+    assert what_if_command(some, {"a"}) == [
+        "holdfast",
+        "what-if",
+        "--fail-rack",
+        "a",
+        "--fail",
+        "cmp-3",
+    ]
+    assert what_if_command(some[:2], ()) == ["holdfast", "what-if", "--fail", "cmp-1", "cmp-2"]
 
 
 def asked(site: Site, **body: Any) -> dict[str, Any]:
@@ -65,7 +72,7 @@ def test_the_page_promises_only_what_recovery_would_do(build: Build) -> None:
     assert found["hosts"][0]["why"].startswith("recovery is paused by admin")
 
 
-def test_the_api_refuses_what_nobody_knows(build: Build) -> None:
+def test_the_api_refuses_unknown_hosts_and_racks(build: Build) -> None:
     site = build(QUIET)
     for body in ({"hosts": ["nobody"]}, {"racks": ["nowhere"]}):
         refused = site.call("POST", f"{OWN}/what-if", json=body)
@@ -90,10 +97,10 @@ def test_a_maintenance_window_counts_from_its_beginning(build: Build) -> None:
     assert (
         site.call("POST", f"{OWN}/maintenance-windows", json={**about, **later}).status_code == 201
     )
-    assert "would stay down: silenced by" in shown(site, "fail=cmp-6")
+    assert "would stay down: maintenance window by" in shown(site, "fail=cmp-6")
 
 
-def test_what_is_left_is_told_in_vcpus_and_memory(build: Build) -> None:
+def test_what_if_shows_the_capacity_left_in_vcpus_and_memory(build: Build) -> None:
     site = build(QUIET)
     hold(site, "blue")
     stand(site, "cmp-4", "down", "so it is")

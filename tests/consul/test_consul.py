@@ -117,7 +117,7 @@ def test_a_failure_is_seen_as_soon_as_consul_sees_it(site: Site, asking: Asking)
     assert asked.prove().gossip["h1"] == DOWN
 
 
-def test_without_news_a_look_ends_when_its_time_is_over(site: Site, asking: Asking) -> None:
+def test_without_a_change_a_poll_ends_after_its_timeout(site: Site, asking: Asking) -> None:
     asked = asking("k2")
 
     def nothing_new() -> float:
@@ -129,7 +129,7 @@ def test_without_news_a_look_ends_when_its_time_is_over(site: Site, asking: Aski
     assert 1.4 < eventually(nothing_new) < 60  # Consul's own time is five minutes
 
 
-def test_who_leaves_is_never_down(site: Site, asking: Asking) -> None:
+def test_a_member_which_leaves_is_never_down(site: Site, asking: Asking) -> None:
     with ThreadPoolExecutor(1) as pool:
         looking = pool.submit(following, asking("k3"), lambda seen: seen.states["h2"] == LEFT)
         site.agent("h2", NET).ask("/v1/agent/leave", "PUT", timeout=PATIENCE_S)
@@ -138,7 +138,7 @@ def test_who_leaves_is_never_down(site: Site, asking: Asking) -> None:
     assert asking("k3").prove().gossip["h2"] == LEFT
 
 
-def test_a_leader_that_dies_silently_keeps_no_look_waiting(site: Site, asking: Asking) -> None:
+def test_a_silent_death_of_the_leader_keeps_no_poll_waiting(site: Site, asking: Asking) -> None:
     leader, asked = site.leader(NET), asking(others(site)[0])
     asked.prove()
     version = asked.poll(None, 0).version
@@ -153,7 +153,7 @@ def test_a_leader_that_dies_silently_keeps_no_look_waiting(site: Site, asking: A
     sees(asked, {"h1": UP, "h2": UP, "h3": UP})
 
 
-def test_a_leader_that_is_cut_off_is_not_believed(site: Site, asking: Asking) -> None:
+def test_a_leader_cut_off_from_the_cluster_is_not_trusted(site: Site, asking: Asking) -> None:
     leader = site.leader(NET)
     version = asking(leader).poll(None, 0).version
     asked = asking(leader, hurry=True)
@@ -162,16 +162,14 @@ def test_a_leader_that_is_cut_off_is_not_believed(site: Site, asking: Asking) ->
 
 
 @pytest.mark.parametrize("way", ["in", "out"])
-def test_one_who_only_sends_or_only_hears_proves_nothing(
-    site: Site, asking: Asking, way: str
-) -> None:
+def test_a_member_with_one_way_traffic_proves_nothing(site: Site, asking: Asking, way: str) -> None:
     host = others(site)[0]
     asked = asking(host, hurry=True)
     site.cables.lose(host, NET, way, 100)
     _believes_nothing(asked, 1)
 
 
-def test_two_of_three_servers_stopped_is_an_answer_of_nobody(site: Site, asking: Asking) -> None:
+def test_with_two_of_three_servers_stopped_no_server_answers(site: Site, asking: Asking) -> None:
     stopped = others(site)
     (left,) = [each for each in CONTROLLERS if each not in stopped]
     for host in stopped:
@@ -183,7 +181,7 @@ def test_two_of_three_servers_stopped_is_an_answer_of_nobody(site: Site, asking:
     eventually(lambda: _proves(asking(left)))
 
 
-def test_closing_ends_a_look_that_waits(site: Site, asking: Asking) -> None:
+def test_closing_ends_a_waiting_poll(site: Site, asking: Asking) -> None:
     asked = asking("k1")
     version = asked.poll(None, 0).version
     ended: list[float] = []

@@ -157,7 +157,7 @@ def test_an_agent_whose_authority_we_do_not_know_gets_no_token(
         asking(agent, papers, file, ca="other").prove()
 
 
-def test_without_a_certificate_nobody_speaks_with_us(
+def test_without_a_certificate_the_agent_refuses_the_connection(
     agent: Agent, papers: Path, tmp_path: Path
 ) -> None:
     assert isinstance(agent, Secured)
@@ -169,7 +169,7 @@ def test_without_a_certificate_nobody_speaks_with_us(
         bare.prove()
 
 
-def test_closing_ends_a_look_that_waits_behind_tls(
+def test_closing_ends_a_waiting_poll_behind_tls(
     agent: Agent, papers: Path, token: str, tmp_path: Path
 ) -> None:
     import threading

@@ -100,7 +100,7 @@ NONSENSE: dict[str, tuple[str, Raw]] = {
 
 
 @pytest.mark.parametrize("what", NONSENSE)
-def test_an_answer_that_makes_no_sense_is_not_believed(
+def test_a_senseless_answer_is_not_trusted(
     liar: Liar, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, lie = NONSENSE[what]
@@ -126,7 +126,9 @@ def test_an_answer_that_makes_no_sense_is_not_believed(
         (MEMBERS, answer([]), "of 0 servers 0 are alive"),
     ],
 )  # fmt: skip
-def test_who_cannot_prove_that_he_sees_says_why(liar: Liar, path: str, lie: Raw, says: str) -> None:
+def test_a_monitor_without_proof_of_sight_says_why(
+    liar: Liar, path: str, lie: Raw, says: str
+) -> None:
     assert asking(liar).prove().servers_alive == 3
     liar.answers[path] = lie
     with pytest.raises(DriverError, match=says):
@@ -134,7 +136,7 @@ def test_who_cannot_prove_that_he_sees_says_why(liar: Liar, path: str, lie: Raw,
 
 
 @pytest.mark.parametrize("path", [STATE, MEMBERS])
-def test_an_answer_that_drips_is_not_waited_for(
+def test_a_dripping_answer_is_cut_off_in_time(
     liar: Liar, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allow(monkeypatch, 0.5)
@@ -165,7 +167,7 @@ def test_a_proof_takes_two_seconds_at_most_however_slow_each_answer_is(
     assert len(liar.asked) <= 3  # the third comes too late, and nothing is asked after it
 
 
-def test_nobody_there_is_said_so() -> None:
+def test_an_unreachable_agent_is_a_driver_error() -> None:
     with lies.liar() as gone:
         url = gone.url
     lonely = ConsulMembership("storage", Endpoint(url), SystemClock())
@@ -173,7 +175,7 @@ def test_nobody_there_is_said_so() -> None:
         lonely.prove()
 
 
-def test_an_index_that_goes_back_is_followed(liar: Liar) -> None:
+def test_an_index_going_back_is_followed(liar: Liar) -> None:
     asked = asking(liar)
     liar.answers[STATE] = answer([ROW], {**HEADERS, "X-Consul-Index": "5"})
     assert asked.poll(100, 1).version == 5
@@ -192,7 +194,7 @@ def test_a_look_without_time_does_not_wait(liar: Liar) -> None:
     assert "index" not in liar.asked[0]
 
 
-def test_who_left_is_not_down_even_if_the_leader_says_so(liar: Liar) -> None:
+def test_a_member_which_left_is_not_down_even_if_the_leader_says_down(liar: Liar) -> None:
     nodes = {"gone": 3, "going": 2, "dead": 4, "back": 3, "forgotten": 3, "new": 1}
     liar.answers[MEMBERS] = answer([lies.member(name, how) for name, how in nodes.items()])
     states = {"gone": "critical", "going": "critical", "dead": "critical", "back": "passing"}
@@ -212,7 +214,7 @@ def test_ten_thousand_nodes_fit(liar: Liar) -> None:
     assert time.thread_time() - began < 10
 
 
-def test_whatever_comes_it_is_an_error_or_an_answer(liar: Liar) -> None:
+def test_any_bytes_give_an_error_or_an_answer(liar: Liar) -> None:
     chance = random.Random(7)
     asked = asking(liar)
     whole = {path: lie for path, lie in liar.answers.items() if isinstance(lie, bytes)}

@@ -66,7 +66,7 @@ def test_what_the_documentation_shows_is_so() -> None:
     assert doctest.testmod(probes).failed == 0
 
 
-def test_who_is_lost_and_silent_is_believed_to_be_lost_while_half_answer(liar: Liar) -> None:
+def test_a_lost_and_silent_member_counts_as_lost_while_half_answer(liar: Liar) -> None:
     with listening(3) as port:
         proof = told(liar, port, {"h1": FAILED, "h2": ALIVE}).prove()
     assert proof.unanswered == {"h1"}
@@ -88,7 +88,7 @@ def test_fewer_than_half_are_no_proof_at_all(liar: Liar) -> None:
             asked.prove()
 
 
-def test_one_who_left_counts_for_nothing(liar: Liar) -> None:
+def test_a_member_which_left_counts_for_nothing(liar: Liar) -> None:
     with listening(3) as port:
         proof = told(liar, port, {"h1": FAILED, "h2": ALIVE, "h3": LEFT, "h4": LEFT}).prove()
     assert proof.unanswered == {"h1"}
@@ -109,13 +109,13 @@ def test_a_member_without_an_address_cannot_answer(liar: Liar, more: dict[str, A
             asked.prove()
 
 
-def test_nobody_is_asked_while_nobody_is_lost(liar: Liar) -> None:
+def test_no_probe_is_sent_while_no_member_is_lost(liar: Liar) -> None:
     with listening(9) as port:
         proof = told(liar, port, {"h1": ALIVE, "h2": ALIVE}).prove()  # neither of them listens
     assert (proof.unanswered, proof.probe) == (frozenset(), "")
 
 
-def test_whom_the_leader_alone_calls_lost_is_asked_too(liar: Liar) -> None:
+def test_a_member_called_lost_only_by_the_leader_is_probed_too(liar: Liar) -> None:
     """Our own gossip lags behind; a host that it does not know at all is never believed lost."""
     with listening(3) as port:
         asked = told(liar, port, {"h1": ALIVE, "h2": ALIVE})

@@ -86,7 +86,7 @@ def test_the_agents_of_one_host_do_not_meet_each_other() -> None:
             assert len({re.search(pattern, text)[0] for text in texts}) == len(NETWORKS)  # type: ignore[index]
 
 
-def test_the_ports_of_the_samples_are_those_of_the_docs() -> None:
+def test_the_samples_and_the_docs_name_the_same_ports() -> None:
     docs = (ROOT / "docs/install/consul.md").read_text()
     for path in AGENTS:
         port = re.search(r"http +=\s*(\d+)", path.read_text())

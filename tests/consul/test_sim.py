@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import conf as configuration
 from holdfast.app import hostmonitor
-from holdfast.drivers.sim.membership import SimMembership
+from holdfast.drivers.sim.outage import SimMembership
 from holdfast.drivers.sim.simulator import Simulator
 from holdfast.hostmonitor.matrix import DOWN, UP
 from holdfast.model.errors import DriverError, NotFound
@@ -78,14 +78,14 @@ def test_a_cable_stays_cut_over_a_restart(simulator: Simulator, storage: Members
     assert storage.poll(None, 0).states["cmp-1"] == DOWN
 
 
-def test_without_news_a_look_ends_when_its_time_is_over(storage: Membership) -> None:
+def test_without_a_change_a_poll_ends_after_its_timeout(storage: Membership) -> None:
     before = storage.poll(None, 0)
     began = time.monotonic()
     assert storage.poll(before.version, 0.4) == before
     assert time.monotonic() - began >= 0.4
 
 
-def test_closing_ends_a_look_that_waits(storage: Membership) -> None:
+def test_closing_ends_a_waiting_poll(storage: Membership) -> None:
     version = storage.poll(None, 0).version
     threading.Timer(0.2, storage.close).start()
     began = time.monotonic()
@@ -94,12 +94,12 @@ def test_closing_ends_a_look_that_waits(storage: Membership) -> None:
     assert time.monotonic() - began < 60
 
 
-def test_a_host_that_does_not_exist_has_no_cable(simulator: Simulator) -> None:
+def test_an_unknown_host_has_no_cable(simulator: Simulator) -> None:
     with pytest.raises(NotFound, match="cmp-9"):
         simulator.cut_network("cmp-9", "storage")
 
 
-def test_the_driver_is_the_one_that_the_group_of_the_network_names(
+def test_the_group_of_a_network_names_its_driver(
     tmp_path: Path, path: str, simulator: Simulator
 ) -> None:
     file = tmp_path / "holdfast.conf"

@@ -17,9 +17,8 @@ from holdfast.db import Store
 from holdfast.db.tables import audit, hosts, segment_hosts, segments
 from holdfast.leases.booking import Leases
 from holdfast.model.errors import HoldfastError, NotEnoughHosts, NotFound
-from holdfast.model.lease import Allocation, Lease, Reservation, Window
+from holdfast.model.lease import Allocation, Lease, LeaseChange, Reservation, Window
 from holdfast.ports.ledger import Work
-from holdfast.ports.manager import LeaseChange
 from tests.db.test_owners import CALLER, desks, enrol, wanted
 
 __all__ = ["desks"]  # a fixture
@@ -160,9 +159,9 @@ def test_the_report_counts_now_and_ahead(store: Store) -> None:
 def test_how_many_are_kept_is_set_and_told_in_the_audit(store: Store) -> None:
     enrol(store, 2)
     north = segment(store, "north", 0, ids(store))
-    assert store.ledger.stock(sure=True).spares == ()
+    assert store.ledger.capacity(sure=True).spares == ()
     store.failover.keep(north, 1)
-    (spare,) = store.ledger.stock(sure=True).spares
+    (spare,) = store.ledger.capacity(sure=True).spares
     assert (spare.name, spare.kept, spare.hosts) == ("north", 1, frozenset(ids(store)))
     with store.database.read() as conn:
         told = conn.execute(sa.select(audit.c.sentence, audit.c.subject)).all()

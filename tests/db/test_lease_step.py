@@ -14,12 +14,13 @@ import pytest
 import sqlalchemy as sa
 
 from holdfast.db import Store, leases
+from holdfast.db.audit import REPAIR, Wanted
 from holdfast.db.tables import audit
 from holdfast.leases.lifecycle import lease_work
 from holdfast.model.errors import ClaimLost, NotFound, StaleWrite
 from holdfast.model.lease import START, Lease, Reservation
 from holdfast.model.operation import DONE, Claim, Operation
-from holdfast.ports.ledger import Work
+from holdfast.ports.ledger import Change, Work
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TTL = timedelta(minutes=5)
@@ -70,6 +71,20 @@ def test_a_step_is_written_with_its_sentence(store: Store, parts: int) -> None:
     assert [part.status for part in found.reservations] == ["active"] * parts
     assert (found.version, found.updated_at) == (saved.version, saved.updated_at)
     assert sentences(store, lease) == [("it runs", "p", "holdfast", "")]
+
+
+def test_an_audit_line_has_the_new_state_or_the_repair_as_its_kind(store: Store) -> None:
+    lease, claim = book(store)
+    active = store.ledger.save(lease, started(lease), claim=claim, say="it runs")
+    degraded = replace(active, degraded=True)
+    degraded = store.ledger.save(active, degraded, claim=claim, say="a host failed", is_repair=True)
+    renamed = store.ledger.save(degraded, replace(degraded, name="two"), say="renamed")
+    whole = replace(renamed, degraded=False)
+    store.ledger.save_many([Change(renamed, whole, say="whole again")])
+    lines = store.audit.list_all(Wanted(subject=lease.id))
+    assert [line["kind"] for line in lines] == [REPAIR, "", REPAIR, "ACTIVE", "PENDING"]
+    (active_line,) = store.audit.list_all(Wanted(subject=lease.id, kind="ACTIVE"))
+    assert active_line["sentence"] == "it runs"
 
 
 def test_a_step_that_only_changes_states_is_one_statement_of_postgresql(store: Store) -> None:

@@ -57,7 +57,7 @@ def test_work_of_the_future_waits_and_the_next_look_is_known(store: Store) -> No
     later = store.database.now() + timedelta(minutes=5)
     add(store, work("later", later))
     assert store.operations.claim_due("a", 10, TTL, KINDS) == []
-    assert store.operations.next_look() == later
+    assert store.operations.next_due() == later
 
 
 def test_an_expired_claim_is_taken_over_and_the_old_owner_is_refused(store: Store) -> None:

@@ -21,11 +21,11 @@ from holdfast.db.tables import hosts
 from holdfast.drivers.sim.cloud import SimCloud
 from holdfast.leases.booking import Leases
 from holdfast.leases.lifecycle import LeaseContext
-from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, HoldfastError, NotEnoughHosts
+from holdfast.model.lease import LeaseChange, NewLease, NewReservation
 from holdfast.ports.cloud import CloudHost
 from holdfast.ports.ledger import Work
-from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
+from holdfast.ports.manager import Caller
 from holdfast.runtime.clock import SystemClock
 
 CALLER = Caller("user", "project", ("member",))
@@ -176,7 +176,7 @@ def test_a_stock_that_missed_a_writer_is_found_out(store: Store, tmp_path: Path)
             whole = LeaseContext(of.ledger, cloud, calls, resources(), Settings())
             return Leases(whole, SystemClock(), new_id)
 
-        other.ledger.stock()
+        other.ledger.capacity()
         context(store).create(CALLER, wanted(2, start + timedelta(hours=1), 1))
         with store.database.write() as conn:  # as if it had written its time long before its commit
             conn.execute(sa.update(hosts).values(touched_at=start - OVERLAP * 2))

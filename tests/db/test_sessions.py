@@ -57,7 +57,7 @@ def test_what_the_wall_shows_of_agents_segments_and_silences_is_in_a_mark(store:
         after = store.changes.marks()
         return {name for name in TOPICS if after[name] != before[name]}
 
-    def beat(guests: int | None, **more: str) -> None:
+    def beat(guests: int | None, **more: object) -> None:
         store.agents.beat("cmp-1", beaten(store, guests=guests, **more))
 
     def silence() -> None:
@@ -69,6 +69,9 @@ def test_what_the_wall_shows_of_agents_segments_and_silences_is_in_a_mark(store:
     assert changed(lambda: beat(3)) == {HOSTS}
     assert changed(lambda: beat(3)) == set()
     assert changed(lambda: beat(3, deaf="no libvirt")) == {HOSTS}
+    for odd in (0.0, 2**31, 2**63 - 1, 1e308, True, "x", [], {}):  # older versions stored any
+        store.agents.beat("cmp-2", beaten(store, guests=1, firing=odd))
+        assert changed(lambda: beat(3, firing=odd)) == {HOSTS}  # noqa: B023
     fields = {"name": "north", "recovery_method": "auto", "service_type": "COMPUTE"}
     segment = store.segments.create("5e600000-0000-4000-8000-000000000001", fields)
     assert changed(lambda: store.segments.change(segment.uuid, {"name": "south"})) >= {HOSTS}

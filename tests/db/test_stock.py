@@ -79,7 +79,7 @@ def lease(store: Store, *holds: tuple[int, float, float], slots: int | None = No
 
 def is_free(store: Store, host_id: int, start: float, end: float, *, sure: bool = False) -> bool:
     asked = window(start, end)
-    line = store.ledger.stock(sure=sure).line(host_id)
+    line = store.ledger.capacity(sure=sure).line(host_id)
     return line.is_free(asked.start.timestamp(), asked.end.timestamp())
 
 
@@ -118,16 +118,16 @@ def erase(store: Store, gone: Lease) -> None:
 
 def test_hosts_come_and_go_and_change(store: Store, other: Store) -> None:
     one = enrol(store, "one")
-    assert set(other.ledger.stock().hosts) == {one}
+    assert set(other.ledger.capacity().hosts) == {one}
     two = enrol(store, "two", inventories={"VCPU": Inventory(10, 2, 4.0)}, traits=frozenset({"T"}))
-    stock = other.ledger.stock()
+    stock = other.ledger.capacity()
     assert set(stock.hosts) == {one, two}
     assert stock.hosts[two].capacity() == {"VCPU": 32}
     assert stock.hosts[two].traits == {"T"}
     store.ledger.describe(one, {"gpu": "yes"})
-    assert other.ledger.stock().hosts[one].capabilities == {"gpu": "yes"}
+    assert other.ledger.capacity().hosts[one].capabilities == {"gpu": "yes"}
     store.ledger.withdraw(two, Work())
-    assert set(other.ledger.stock().hosts) == {one}
+    assert set(other.ledger.capacity().hosts) == {one}
 
 
 def test_a_host_that_changes_twice_within_one_instant_is_seen_as_it_is(
@@ -144,7 +144,7 @@ def test_a_host_that_changes_twice_within_one_instant_is_seen_as_it_is(
             values = {"reservable": reservable, "updated_at": now, "touched_at": now}
             row = sa.update(hosts).where(hosts.c.id == host_id)
             conn.execute(row.values(**values, generation=hosts.c.generation + 1))
-        return host_id in store.ledger.stock().hosts
+        return host_id in store.ledger.capacity().hosts
 
     assert [say(False), say(True), say(False)] == [False, True, False]
     store.close()
@@ -152,11 +152,11 @@ def test_a_host_that_changes_twice_within_one_instant_is_seen_as_it_is(
 
 def test_a_booking_does_not_make_anybody_read_facts_again(store: Store, other: Store) -> None:
     one = enrol(store, "one")
-    before = other.ledger.stock()
+    before = other.ledger.capacity()
     store.ledger.book(lease(store, (one, 1, 2)), Work())
-    assert other.ledger.stock() is before
+    assert other.ledger.capacity() is before
     store.ledger.describe(one, {"gpu": "yes"})
-    assert other.ledger.stock() is not before
+    assert other.ledger.capacity() is not before
 
 
 def test_a_writer_frozen_for_long_is_found_by_a_sure_look(store: Store, other: Store) -> None:
@@ -246,7 +246,7 @@ def test_who_waited_for_a_look_that_failed_looks_himself(
     monkeypatch.setattr(keeper, "_lock", counted)
     with ThreadPoolExecutor(3) as pool:
         with counted.lock:  # all three ask before the first of them looks
-            asked = [pool.submit(store.ledger.stock) for _ in range(3)]
+            asked = [pool.submit(store.ledger.capacity) for _ in range(3)]
             eventually(lambda: len(counted.came) == 3)
         failed = [one for one in asked if one.exception(PATIENCE_S)]
     assert len(failed) == 1

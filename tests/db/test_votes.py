@@ -129,11 +129,11 @@ def test_the_ballot_has_the_last_word_of_each_whatever_it_calls_the_host(store: 
     say(store, "ctl-2", "failed", observed_at=at + timedelta(hours=1))  # a clock that is ahead
     ballot = store.votes.ballot("CMP-1")
     assert ballot.host == CMP
-    assert {name: word.state for name, word in ballot.words.items()} == {
+    assert {name: word.state for name, word in ballot.reports.items()} == {
         "ctl-1": "well",
         "ctl-2": "failed",
     }
-    assert ballot.words["ctl-2"].at <= now(store)
+    assert ballot.reports["ctl-2"].at <= now(store)
     assert [view.observer for view in ballot.fresh] == ["ctl-1", "ctl-2"]
 
 
@@ -194,12 +194,12 @@ def test_only_what_registered_monitors_say_since_they_are_is_read_and_counted(
     assert [one.observer for one in store.monitors.listed()[1]] == ["ctl-1", "ctl-2"]
     register(store, "ctl-1", "ctl-3")
     ballot = store.votes.ballot(CMP)
-    assert (ballot.registered, ballot.views, ballot.words) == (2, [], {})
+    assert (ballot.registered, ballot.views, ballot.reports) == (2, [], {})
     store.monitors.put("ctl-1", now(store), body(failed=CMP))
     claimed(store)
     assert [view.observer for view in store.votes.ballot(CMP).views] == ["ctl-1"]
     say(store, "ctl-1")
-    assert list(store.votes.ballot(CMP).words) == ["ctl-1"]
+    assert list(store.votes.ballot(CMP).reports) == ["ctl-1"]
 
 
 def test_votes_and_a_notification_at_once_open_one_incident(store: Store) -> None:

@@ -31,9 +31,9 @@ def furnish(store: Store) -> datetime:
 def _host(number: int, now: datetime) -> dict[str, Any]:
     name = f"cmp-{number}"
     named = {"id": number, "uuid": f"u-{number}", "name": name, "service_host": name.upper()}
-    state = {"state": "down", "state_since": now, "standing": {"why": "so"}} if number == 3 else {}
+    state = {"state": "down", "state_since": now, "status": {"why": "so"}} if number == 3 else {}
     about = {"hypervisor_hostname": name, "cpu_info": "{}", "rack": "r", "touched_at": now}
-    plain = {"state": "up", "state_since": None, "standing": None}
+    plain = {"state": "up", "state_since": None, "status": None}
     return {**named, **about, "created_at": now, "enrolled": True, **plain, **state}
 
 

@@ -113,11 +113,11 @@ def caller(path: str) -> Iterator[socket.socket]:
         yield made
 
 
-def rest(one: socket.socket) -> list[dict[str, Any]]:
+def rest(client_socket: socket.socket) -> list[dict[str, Any]]:
     """All that is said until the other side hangs up."""
     got = b""
     with contextlib.suppress(ConnectionResetError):
-        while more := one.recv(65536):
+        while more := client_socket.recv(65536):
             got += more
     return [json.loads(line) for line in got.splitlines()]
 
@@ -131,18 +131,18 @@ def test_a_question_is_answered_and_only_its_owner_may_ask(door: str) -> None:
         client.ask(door, "nonsense")
 
 
-def test_a_question_without_its_new_line_is_one_when_no_more_comes(door: str) -> None:
-    with caller(door) as one:
-        one.sendall(b'{"command": "echo"}')
-        one.shutdown(socket.SHUT_WR)
-        assert rest(one) == [{"answer": {}}]
+def test_a_request_without_a_newline_counts_at_the_end_of_the_stream(door: str) -> None:
+    with caller(door) as client_socket:
+        client_socket.sendall(b'{"command": "echo"}')
+        client_socket.shutdown(socket.SHUT_WR)
+        assert rest(client_socket) == [{"answer": {}}]
 
 
 def test_a_caller_who_has_said_all_still_hears_a_stream(door: str, context: Answering) -> None:
-    with caller(door) as one:
-        one.sendall(b'{"command": "idle"}\n')
-        one.shutdown(socket.SHUT_WR)
-        assert json.loads(one.recv(4096))["item"]
+    with caller(door) as client_socket:
+        client_socket.sendall(b'{"command": "idle"}\n')
+        client_socket.shutdown(socket.SHUT_WR)
+        assert json.loads(client_socket.recv(4096))["item"]
         time.sleep(0.3)
         assert context.streams == 1
     eventually(lambda: context.streams == 0)  # and who has left is missed
@@ -151,20 +151,22 @@ def test_a_caller_who_has_said_all_still_hears_a_stream(door: str, context: Answ
 @pytest.mark.parametrize(
     "said", [b"", b"\x00\xff\n", b"GET / HTTP/1.1\r\n\r\n", b"[" * 9_000 + b"\n"]
 )
-def test_nonsense_is_refused_and_the_next_one_is_answered(door: str, said: bytes) -> None:
-    with caller(door) as one:
-        one.sendall(said)
-        one.shutdown(socket.SHUT_WR)
-        (answer,) = rest(one)
+def test_a_malformed_request_is_refused_and_the_next_request_answered(
+    door: str, said: bytes
+) -> None:
+    with caller(door) as client_socket:
+        client_socket.sendall(said)
+        client_socket.shutdown(socket.SHUT_WR)
+        (answer,) = rest(client_socket)
         assert answer["error"]["code"] == "holdfast.request.invalid"
     assert client.ask(door, "echo") == {}
 
 
 def test_a_question_without_end_is_cut_short(door: str) -> None:
-    with caller(door) as one:
+    with caller(door) as client_socket:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            one.sendall(b"x" * 5_000_000)
-        (answer,) = rest(one)
+            client_socket.sendall(b"x" * 5_000_000)
+        (answer,) = rest(client_socket)
     assert answer["error"]["code"] == "holdfast.request.toolarge"
     with pytest.raises(Exception, match="at most 10000 bytes"):
         client.ask(door, "echo", {"text": "x" * 1_000_000})
@@ -172,7 +174,7 @@ def test_a_question_without_end_is_cut_short(door: str) -> None:
 
 
 @quick
-def test_who_says_nothing_or_dribbles_is_not_waited_for(door: str) -> None:
+def test_a_silent_or_slow_client_is_disconnected(door: str) -> None:
     began = time.monotonic()
     with caller(door) as silent, caller(door) as dribbling:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -180,17 +182,17 @@ def test_who_says_nothing_or_dribbles_is_not_waited_for(door: str) -> None:
                 dribbling.sendall(b" ")
                 time.sleep(0.02)
         assert time.monotonic() - began < 60
-        for one in (silent, dribbling):
-            (answer,) = rest(one)
+        for client_socket in (silent, dribbling):
+            (answer,) = rest(client_socket)
             assert "no question came within 2 s" in answer["error"]["message"]
 
 
 @quick
-def test_who_does_not_read_is_cut_off_and_nobody_waits_for_him(
+def test_a_client_that_does_not_read_is_disconnected_and_delays_no_other(
     door: str, context: Answering, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caller(door) as one:
-        one.sendall(b'{"command": "flood"}\n')
+    with caller(door) as client_socket:
+        client_socket.sendall(b'{"command": "flood"}\n')
         eventually(lambda: context.streams == 1)
         eventually(lambda: answers(door))
         eventually(lambda: context.streams == 0)
@@ -234,11 +236,11 @@ def test_a_stream_ends_when_the_agent_stops(folder: Path, context: Answering) ->
     path = str(folder / "agent.sock")
     made = AdminSocket(path, context.admin, SystemClock(), PATIENT)
     made.start()
-    with caller(path) as one:
-        one.sendall(b'{"command": "idle"}\n')
+    with caller(path) as client_socket:
+        client_socket.sendall(b'{"command": "idle"}\n')
         eventually(lambda: context.streams == 1)
         made.stop()
-        assert rest(one)[-1]["error"]["message"] == "the agent stops"
+        assert rest(client_socket)[-1]["error"]["message"] == "the agent stops"
 
 
 @contextlib.contextmanager
@@ -253,7 +255,7 @@ def owner(path: str) -> Iterator[subprocess.Popen[str]]:
             made.kill()
 
 
-def test_the_socket_of_a_living_agent_is_left_alone_and_that_of_a_dead_one_replaced(
+def test_the_socket_of_a_dead_agent_is_replaced_and_of_a_living_agent_kept(
     folder: Path,
     context: Answering,
     caplog: pytest.LogCaptureFixture,
@@ -284,7 +286,7 @@ def answers(path: str) -> bool:
         return False
 
 
-def test_a_file_that_is_no_socket_is_left_alone(
+def test_a_regular_file_at_the_socket_path_is_left_alone(
     folder: Path, context: Answering, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = folder / "agent.sock"
@@ -296,7 +298,7 @@ def test_a_file_that_is_no_socket_is_left_alone(
     assert "is no socket: name another file" in caplog.text
 
 
-def test_a_place_that_cannot_be_had_is_said(
+def test_an_unusable_socket_path_is_reported(
     folder: Path, context: Answering, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / "file").write_text("")
@@ -310,7 +312,7 @@ def test_a_place_that_cannot_be_had_is_said(
 # the asking side
 
 
-def test_where_no_agent_is_the_sentence_says_what_to_do(folder: Path) -> None:
+def test_without_an_agent_the_error_names_the_next_step(folder: Path) -> None:
     with pytest.raises(NotReachable, match="start holdfast-agent, or name its socket"):
         client.ask(str(folder / "none.sock"), "status")
     stale = str(folder / "stale.sock")
@@ -321,7 +323,7 @@ def test_where_no_agent_is_the_sentence_says_what_to_do(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="root alone can become somebody else")
-def test_who_may_not_ask_is_told_who_may(door: str) -> None:
+def test_a_caller_without_access_learns_which_account_has_access(door: str) -> None:
     os.chmod(Path(door).parent.parent, 0o755)
     os.seteuid(65534)
     try:
@@ -366,7 +368,7 @@ def read_on(one: socket.socket) -> None:
         (read_on, "does not answer within 0.3 s"),
     ],
 )
-def test_an_answer_that_is_none_is_said(
+def test_an_invalid_answer_is_reported_with_the_reason(
     folder: Path, says: Callable[[socket.socket], None], why: str
 ) -> None:
     path, timeout_s = str(folder / "other.sock"), 0.3 if "0.3 s" in why else 90.0

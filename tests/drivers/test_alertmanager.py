@@ -24,7 +24,7 @@ from holdfast.drivers import publishers
 from holdfast.drivers.publishers.alertmanager import Alertmanager as AlertmanagerSink
 from holdfast.jobs.outbox import notice
 from holdfast.model.errors import DriverError
-from holdfast.ports.publishers import ALARMS, ANNOUNCE, INSTANCE_HA, NEWS, LeaseNotice, heard_by
+from holdfast.ports.publishers import ALARMS, ANNOUNCE, INSTANCE_HA, NEWS, LeaseNotice, sinks_for
 from holdfast.recovery.events import IncidentPublisher
 from holdfast.runtime.clock import SystemClock
 
@@ -111,7 +111,7 @@ def standing(alertmanager: Alertmanager, agent: Agent) -> list[dict[str, Any]]:
     ]
 
 
-def test_an_alarm_stands_there_until_it_is_over(
+def test_an_alert_stays_active_until_the_alarm_is_resolved(
     alertmanager: Alertmanager, sink: AlertmanagerSink, agent: Agent
 ) -> None:
     agent.say("raised", 1)
@@ -147,7 +147,7 @@ def test_an_alarm_stands_there_until_it_is_over(
     assert standing(alertmanager, agent) == []
 
 
-def test_an_end_that_lies_ahead_by_somebodys_clock_counts(
+def test_an_end_in_the_future_by_a_wrong_clock_ends_the_alert(
     alertmanager: Alertmanager, sink: AlertmanagerSink, agent: Agent
 ) -> None:
     agent.say("raised", 1)
@@ -159,7 +159,7 @@ def test_an_end_that_lies_ahead_by_somebodys_clock_counts(
     assert standing(alertmanager, agent) == []
 
 
-def test_an_alarm_has_one_severity_at_a_time(
+def test_an_alert_has_a_single_severity_at_a_time(
     alertmanager: Alertmanager, sink: AlertmanagerSink, agent: Agent
 ) -> None:
     seen = []
@@ -178,7 +178,7 @@ def test_an_alarm_has_one_severity_at_a_time(
     assert seen == [[("critical", "firing")], [("info", "no_data")], [("critical", "firing")], []]
 
 
-def test_the_late_end_of_one_alarm_does_not_end_the_next(
+def test_a_late_end_of_an_alarm_does_not_end_the_next_alarm(
     alertmanager: Alertmanager, sink: AlertmanagerSink, agent: Agent
 ) -> None:
     agent.say("raised", 1)
@@ -191,7 +191,7 @@ def test_the_late_end_of_one_alarm_does_not_end_the_next(
     assert alert["labels"]["alarm"] == second.payload["id"]
 
 
-def test_the_end_of_a_silent_alarm_is_told_there_and_to_nobody_else(
+def test_the_end_of_a_muted_alarm_is_sent_to_alertmanager_only(
     alertmanager: Alertmanager, sink: AlertmanagerSink, agent: Agent
 ) -> None:
     agent.say("raised", 1)
@@ -208,9 +208,9 @@ def test_the_end_of_a_silent_alarm_is_told_there_and_to_nobody_else(
     assert agent.told(CHAT) == []
 
 
-def test_it_hears_of_alarms_alone(connect: Connect) -> None:
+def test_alertmanager_gets_alarms_only(connect: Connect) -> None:
     sink = connect("http://10.0.0.1:9093")
-    heard = [heard_by([sink], what) for what in (NEWS, INSTANCE_HA, ALARMS)]
+    heard = [sinks_for([sink], what) for what in (NEWS, INSTANCE_HA, ALARMS)]
     assert heard == [(), (), (sink.name,)]
 
 
@@ -222,14 +222,14 @@ def refusal(sink: AlertmanagerSink, agent: Agent) -> DriverError:
     return caught.value
 
 
-def test_what_it_refuses_is_put_aside(
+def test_an_alert_refused_by_alertmanager_is_parked(
     alertmanager: Alertmanager, connect: Connect, agent: Agent
 ) -> None:
     error = refusal(connect(alertmanager.url, "Basic bm90OnlvdQ=="), agent)
     assert (error.retryable, "401" in error.message) == (False, True)
 
 
-def test_one_that_is_away_or_frozen_is_left_in_time_and_told_later(
+def test_an_unreachable_or_frozen_alertmanager_is_left_in_time_and_retried(
     alertmanager: Alertmanager, connect: Connect, agent: Agent
 ) -> None:
     assert refusal(connect(f"http://127.0.0.1:{free_port()}"), agent).retryable
@@ -253,7 +253,7 @@ def test_one_that_is_away_or_frozen_is_left_in_time_and_told_later(
         ("https://alert.example", {"authorization_file": "/nonexistent"}, "cannot be read"),
     ],
 )
-def test_one_that_cannot_work_is_refused_at_the_start(
+def test_an_unusable_alertmanager_setting_is_refused_at_the_start(
     connect: Connect, url: str, options: dict[str, Any], hint: str
 ) -> None:
     with pytest.raises(DriverError, match=hint):

@@ -31,7 +31,7 @@ def program(tmp_path: Path) -> Callable[..., Agent]:
     return make
 
 
-def test_an_agent_that_hangs_is_killed_with_its_children(
+def test_a_hanging_fence_agent_is_killed_with_all_children(
     program: Callable[..., Agent], tmp_path: Path
 ) -> None:
     pids = tmp_path / "pids"
@@ -98,6 +98,6 @@ def test_an_agent_gets_its_lines_and_nothing_of_our_environment(
         "community=snmp-secret",
         f"password={PASSWORD}",
     ]
-    seen = (tmp_path / "env").read_text()
-    assert "secret" not in seen
-    assert PASSWORD not in seen
+    environment = (tmp_path / "env").read_text()
+    assert "secret" not in environment
+    assert PASSWORD not in environment

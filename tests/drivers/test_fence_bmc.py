@@ -21,6 +21,7 @@ from tests.servers.base import which
 from tests.servers.libvirt import Libvirt
 from tests.servers.redfish import Redfish as RedfishServer
 
+from holdfast.drivers.deadline_adapter import LARGEST
 from holdfast.drivers.fence.agent import Agent
 from holdfast.drivers.fence.device import Device
 from holdfast.drivers.fence.redfish import Redfish
@@ -107,7 +108,7 @@ def test_a_wrong_password_switches_nothing_and_is_told_as_such(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_dead_bmc_is_an_error_that_may_pass(kind: str, device: Callable[[str], Device]) -> None:
+def test_a_dead_bmc_is_a_retryable_error(kind: str, device: Callable[[str], Device]) -> None:
     fence = driver(at_port(device(kind), free_port(), timeout_s=3.0))
     with pytest.raises(DriverError, match="fence: cmp-1: ") as raised:
         fence.off("cmp-1")
@@ -115,7 +116,9 @@ def test_a_dead_bmc_is_an_error_that_may_pass(kind: str, device: Callable[[str],
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bmc_that_hangs_is_given_up_in_time(kind: str, device: Callable[[str], Device]) -> None:
+def test_a_call_to_a_hanging_bmc_ends_at_the_timeout(
+    kind: str, device: Callable[[str], Device]
+) -> None:
     transport = socket.SOCK_DGRAM if kind == "fence_ipmilan" else socket.SOCK_STREAM
     with silent(transport) as port:
         fence = driver(at_port(device(kind), port, timeout_s=1.0))
@@ -137,7 +140,7 @@ def _words(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_a_bmc_that_takes_the_order_and_stays_on_is_found_out_by_reading(
+def test_reading_the_power_exposes_a_bmc_that_ignores_the_order(
     device: Callable[[str], Device], bmc: RedfishServer, libvirt: Libvirt
 ) -> None:
     libvirt.switch("cmp-1", on=True)
@@ -156,7 +159,7 @@ def test_a_bmc_that_takes_the_order_and_stays_on_is_found_out_by_reading(
     assert libvirt.runs("cmp-1")
 
 
-def test_no_order_is_sent_after_its_time(
+def test_no_order_is_sent_after_the_timeout(
     device: Callable[[str], Device], bmc: RedfishServer, libvirt: Libvirt
 ) -> None:
     libvirt.switch("cmp-1", on=True)
@@ -189,8 +192,8 @@ def test_a_system_is_found_by_path_uuid_or_name(
     libvirt.switch("cmp-2", on=False)
     known = {"uuid": machines["cmp-2"], "name": "{short}"}
     named = {"path": f"/redfish/v1/Systems/{machines['cmp-2']}", **known}[by]
-    found = dataclasses.replace(device("redfish"), hosts="cmp-*", system=named)
-    assert driver(found).power("cmp-2.example.org") == "off"
+    named_device = dataclasses.replace(device("redfish"), hosts="cmp-*", system=named)
+    assert driver(named_device).power("cmp-2.example.org") == "off"
 
 
 def test_which_of_several_systems_is_never_guessed(device: Callable[[str], Device]) -> None:
@@ -252,7 +255,8 @@ def test_no_proxy_of_the_environment_gets_to_see_anything(
 
 
 @pytest.mark.parametrize(
-    ("status", "answer"), [(200, []), (200, {}), (200, "<html>"), (500, []), (404, None)]
+    ("status", "answer"),
+    [(200, []), (200, {}), (200, "<html>"), (500, []), (404, None), (200, {"x": "a" * LARGEST})],
 )
 def test_an_answer_without_sense_is_an_error_like_any_other(
     status: int, answer: object, password_file: str
@@ -267,9 +271,7 @@ def test_an_answer_without_sense_is_an_error_like_any_other(
 
 
 @pytest.mark.parametrize("shown", [{"PowerState": None}, {"PowerState": "Sleeping"}, {}])
-def test_a_power_state_that_says_nothing_is_unreadable(
-    shown: dict[str, object], password_file: str
-) -> None:
+def test_an_unclear_power_state_is_unreadable(shown: dict[str, object], password_file: str) -> None:
     answer = {"Id": "1", "Name": "a", "RedfishVersion": "1.5.0", **shown}
     with saying(200, {}, answer) as port:
         device = Device("a", 1, "redfish", 30.0, "off", f"http://127.0.0.1:{port}", USER)
@@ -318,7 +320,9 @@ def _use(fence: Redfish | Agent, told: list[str]) -> None:
             return
 
 
-def test_what_a_device_gives_back_is_not_repeated(tmp_path: Path, password_file: str) -> None:
+def test_a_password_in_device_output_is_hidden_in_the_error(
+    tmp_path: Path, password_file: str
+) -> None:
     (tmp_path / "fence_own").write_text("#!/bin/sh\n/bin/cat\nexit 1\n")
     (tmp_path / "fence_own").chmod(0o755)
     device = Device("a", 1, "agent", 5.0, agent="fence_own", password_file=password_file)

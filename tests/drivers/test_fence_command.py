@@ -82,7 +82,9 @@ def test_an_operator_is_told_when_the_device_lied(
     assert "not proven to be off" in said
 
 
-def test_all_of_it_put_together_from_a_configuration(site: str, libvirt: Libvirt) -> None:
+def test_fences_built_from_a_configuration_switch_a_real_machine(
+    site: str, libvirt: Libvirt
+) -> None:
     libvirt.switch("cmp-1", on=True)
     fences: Fences = fence.connect(configuration.load([], [site]), SystemClock())
     assert fences.call_timeout_s == 60.0

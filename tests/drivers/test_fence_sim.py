@@ -8,7 +8,7 @@ from holdfast import conf as configuration
 from holdfast.drivers import fence
 from holdfast.drivers.fence.fences import Fences
 from holdfast.drivers.sim.cloud import SimCloud
-from holdfast.drivers.sim.fence import SimFence
+from holdfast.drivers.sim.outage import SimFence
 from holdfast.drivers.sim.simulator import Simulator
 from holdfast.model.errors import DriverError, NotFound
 
@@ -37,7 +37,9 @@ def test_without_a_devices_file_every_host_of_the_simulated_cloud_has_a_fence(
         fences.power("cmp-99")
 
 
-def test_a_host_that_is_only_cut_off_is_really_off_after_it(sim: Simulator, fences: Fences) -> None:
+def test_a_fence_cuts_the_power_of_a_host_that_was_only_cut_off(
+    sim: Simulator, fences: Fences
+) -> None:
     server = small(sim)
     sim.cut_host("cmp-1")
     assert fences.power("cmp-1") == "on"
@@ -47,7 +49,7 @@ def test_a_host_that_is_only_cut_off_is_really_off_after_it(sim: Simulator, fenc
     assert sim.running(server.id) == []
 
 
-def test_a_fence_that_lies_is_found_out_by_reading(sim: Simulator, fences: Fences) -> None:
+def test_reading_the_power_exposes_a_lying_fence(sim: Simulator, fences: Fences) -> None:
     sim.change(fence_lies=True)
     fences.off("cmp-1")
     assert fences.power("cmp-1") == "on"
@@ -74,7 +76,7 @@ def test_a_fence_fails_where_the_faults_name_it_and_nowhere_else(
     assert sim.calls()["fence.off"] == 1
 
 
-def test_a_fence_that_hangs_ends_within_its_time(
+def test_a_call_to_a_hanging_fence_ends_at_the_timeout(
     sim: Simulator, fences: Fences, clock: HandClock
 ) -> None:
     sim.change(only_calls=["fence.off"], hang_s=3600.0)

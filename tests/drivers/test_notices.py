@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import json
 import logging
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +29,7 @@ from tests.servers.rabbitmq import RabbitMQ
 from holdfast import conf as configuration
 from holdfast.drivers import nova_notifications as brokers
 from holdfast.drivers import nova_notifications as nova_driver
-from holdfast.drivers.nova_notifications import NovaNotices
+from holdfast.drivers.nova_notifications import MOST_UNPACKED, NovaNotices
 from holdfast.model.errors import Conflict, DriverError, Unavailable
 from holdfast.model.nova_notification import Notice, ServiceNotice
 from holdfast.ports.reports import to_all
@@ -236,7 +238,9 @@ def hosts(notices: list[Notice]) -> list[str]:
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["transient", "durable"])
-def test_what_nova_says_is_heard_whatever_its_exchange_is_like(world: World, durable: bool) -> None:
+def test_notifications_of_nova_are_read_from_durable_and_transient_exchanges(
+    world: World, durable: bool
+) -> None:
     world.declare_exchange(durable=durable)
     notices, count = world.listener()
     eventually(lambda: notices.connected)
@@ -256,7 +260,7 @@ def test_what_nova_says_is_heard_whatever_its_exchange_is_like(world: World, dur
     assert (world.waiting(f"{world.topic}.info"), world.waiting(f"{world.topic}.error")) == (1, 1)
 
 
-def test_a_hearer_that_cannot_now_hears_the_same_again_later_and_in_order(
+def test_a_message_put_off_by_a_monitor_is_delivered_again_in_order(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nova_driver, "FIRST_PAUSE_S", 0.3)
@@ -300,7 +304,7 @@ def test_stopping_while_a_hearer_cannot_leaves_the_message_to_the_next(world: Wo
     eventually(lambda: hosts(next_one.heard_) == ["cmp1"])
 
 
-def test_what_one_manager_cannot_take_for_long_another_gets(
+def test_a_message_that_a_manager_puts_off_for_long_goes_to_another_manager(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nova_driver, "HOLD_S", 0.5)
@@ -360,12 +364,17 @@ def test_poison_is_let_go_counted_and_said_once(
         world.say_raw(body)
     for packed in ("application/x-gzip", ["application/x-gzip"]):
         world.say_raw(b"no gzip", application_headers={"compression": packed})
+    bombs = {"application/x-gzip": zlib.compress, "application/x-bz2": bz2.compress}
+    for packed, compress in bombs.items():
+        world.say_raw(
+            compress(b" " * (MOST_UNPACKED + 1)), application_headers={"compression": packed}
+        )
     nova = world.nova()
     nova.info({}, "compute.instance.update", {"unversioned": True})
     nova.info({}, "service.update", {**service(), "nova_object.version": "9.0"})
     nova.info({}, "service.update", service("cmp9"))
     eventually(lambda: hosts(count.heard_) == ["cmp9"])
-    assert count.strange == len(poison) + 4
+    assert count.strange == len(poison) + 6
     assert len([record for record in caplog.records if "not understood" in record.message]) == 1
     notices.stop()
     assert world.waiting() == 0
@@ -395,7 +404,7 @@ def test_a_compressed_message_is_read(
     eventually(lambda: hosts(count.heard_) == ["cmp1"])
 
 
-def test_what_is_said_while_nobody_listens_waits(
+def test_notifications_wait_in_the_queue_without_a_listener(
     world: World, listening: tuple[NovaNotices, Count]
 ) -> None:
     notices, _ = listening
@@ -407,7 +416,7 @@ def test_what_is_said_while_nobody_listens_waits(
 
 
 @pytest.mark.slow("a broker is stopped and started")
-def test_a_broker_that_goes_and_comes_is_one_line_each_and_nothing_that_waited_is_lost(
+def test_a_broker_outage_is_logged_once_and_loses_no_waiting_message(
     world: World,
     listening: tuple[NovaNotices, Count],
     caplog: pytest.LogCaptureFixture,
@@ -515,7 +524,7 @@ def _readers(world: World) -> int:
         return 0
 
 
-def test_two_managers_share_one_stream_and_another_pool_gets_it_all(world: World) -> None:
+def test_two_managers_share_a_queue_and_another_pool_gets_all_messages(world: World) -> None:
     world.declare_exchange()
 
     def hear(_notice: Notice) -> None:
@@ -554,7 +563,7 @@ def counted(notices: NovaNotices, monkeypatch: pytest.MonkeyPatch) -> list[float
     return tries
 
 
-def test_without_a_broker_it_starts_waits_and_stops_in_time(
+def test_without_a_broker_the_listener_starts_waits_and_stops_in_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nova_driver, "FIRST_PAUSE_S", 0.05)
@@ -572,7 +581,7 @@ def test_without_a_broker_it_starts_waits_and_stops_in_time(
     ]
 
 
-def test_a_frozen_broker_does_not_keep_it_from_stopping(
+def test_the_listener_stops_in_time_beside_a_frozen_broker(
     world: World, listening: tuple[NovaNotices, Count]
 ) -> None:
     notices, _ = listening
@@ -580,7 +589,7 @@ def test_a_frozen_broker_does_not_keep_it_from_stopping(
         stops(notices)
 
 
-def test_a_broker_that_accepts_and_says_nothing_does_not_keep_it_from_stopping(
+def test_the_listener_stops_in_time_beside_a_broker_that_accepts_and_is_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -593,7 +602,7 @@ def test_a_broker_that_accepts_and_says_nothing_does_not_keep_it_from_stopping(
         stops(notices)
 
 
-def test_where_nova_has_not_been_it_waits_and_never_makes_the_exchange_itself(
+def test_the_listener_waits_for_the_exchange_of_nova_and_never_declares_the_exchange(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     notices, count = world.listener()
@@ -641,7 +650,7 @@ def test_a_quorum_queue_serves_as_well(world: World) -> None:
     eventually(lambda: hosts(count.heard_) == ["cmp1"])
 
 
-def test_a_queue_that_somebody_deletes_is_made_again(
+def test_a_deleted_queue_is_declared_again(
     world: World, listening: tuple[NovaNotices, Count]
 ) -> None:
     _, count = listening
@@ -652,7 +661,7 @@ def test_a_queue_that_somebody_deletes_is_made_again(
     eventually(lambda: hosts(count.heard_) == ["cmp1"])
 
 
-def test_the_next_node_is_tried_when_one_is_away(world: World) -> None:
+def test_the_listener_tries_the_next_broker_node(world: World) -> None:
     world.declare_exchange()
     here = world.server.url.partition("@")[2]
     url = f"rabbit://guest:guest@127.0.0.1:{free_port()},guest:guest@{here}"
@@ -662,7 +671,7 @@ def test_the_next_node_is_tried_when_one_is_away(world: World) -> None:
         brokers.close(notices.broker.connect_to_any())
 
 
-def test_monitors_hear_all_the_same_when_one_of_them_fails() -> None:
+def test_a_failing_monitor_keeps_no_notification_from_the_other_monitors() -> None:
     heard: list[str] = []
 
     def broken(_notice: Notice) -> None:
@@ -709,7 +718,7 @@ def test_a_transport_url_is_read_as_oslo_messaging_reads_it() -> None:
 @pytest.mark.parametrize(
     "url", ["kafka://h:1/", "localhost", "rabbit://me:pw@h:port//", "rabbit://"]
 )
-def test_an_address_that_cannot_be_is_refused_without_its_password(url: str) -> None:
+def test_an_invalid_transport_url_is_refused_without_the_password(url: str) -> None:
     with pytest.raises(DriverError) as refused:
         brokers.addresses(url)
     assert "transport_url" in refused.value.message
@@ -721,9 +730,9 @@ def test_tls_follows_the_options_of_oslo_messaging(tmp_path: Path) -> None:
         tmp_path / "x.conf", {"oslo_messaging_rabbit": {"ssl": True, "ssl_ca_file": "/ca.pem"}}
     )
     conf = configuration.load([], [str(file)])
-    found = brokers.tls(conf, "rabbit://h//")
-    assert isinstance(found, dict)
-    assert found["ca_certs"] == "/ca.pem"
+    settings = brokers.tls(conf, "rabbit://h//")
+    assert isinstance(settings, dict)
+    assert settings["ca_certs"] == "/ca.pem"
     assert brokers.tls(conf, "rabbit://h//?ssl=false") is False
 
 
@@ -749,7 +758,7 @@ def there(world: World, queue: str) -> bool:
     return True
 
 
-def test_the_command_prints_what_it_hears_and_takes_nothing_from_anybody(
+def test_the_command_prints_notifications_and_takes_none_from_the_managers(
     world: World, listening: tuple[NovaNotices, Count]
 ) -> None:
     notices, _ = listening
@@ -796,7 +805,7 @@ def test_silence_gets_a_hint_and_exit_code_1(world: World) -> None:
     assert "nothing was heard" in err
 
 
-def test_the_command_says_what_is_wrong_with_the_broker(world: World, tmp_path: Path) -> None:
+def test_the_command_names_the_fault_of_the_broker(world: World, tmp_path: Path) -> None:
     with run_listen(world.config()) as running:
         _, err = running.communicate(timeout=180)
     assert running.returncode == 1

@@ -17,7 +17,7 @@ from holdfast.ports.cloud import Cloud
 from holdfast.runtime.clock import SystemClock
 
 
-def test_it_is_a_cloud_and_connects_from_configuration(path: str) -> None:
+def test_the_simulated_cloud_has_every_port_and_connects_from_configuration(path: str) -> None:
     conf = SimpleNamespace(
         sim=SimpleNamespace(database=path), cloud=SimpleNamespace(call_timeout_s=3.0)
     )
@@ -61,10 +61,10 @@ def test_pools_take_repeated_adds_and_removes_but_no_taken_name(
     small(sim)  # a host with servers may join and leave: no zones here
     for _ in range(2):
         cloud.pools.add_host(pool.id, "cmp-1.example.org")
-    found = cloud.pools.find("r1")
-    assert found is not None
-    assert found.hosts == ("cmp-1",)
-    assert found.metadata == {"blazar:owner": "p"}
+    pools = cloud.pools.find("r1")
+    assert pools is not None
+    assert pools.hosts == ("cmp-1",)
+    assert pools.metadata == {"blazar:owner": "p"}
     with pytest.raises(Conflict, match="cmp-1"):
         cloud.pools.delete(pool.id)
     for _ in range(2):
@@ -96,7 +96,7 @@ def test_a_volume_is_in_use_as_long_as_its_server_lives(cloud: SimCloud, sim: Si
     assert {v.status for v in cloud.volumes.list()} == {"available"}
 
 
-def test_what_is_not_there_can_neither_fail_nor_crash(sim: Simulator) -> None:
+def test_unknown_hosts_and_servers_can_neither_fail_nor_crash(sim: Simulator) -> None:
     for attempt in (sim.fail_host, sim.recover_host, sim.crash_server):
         with pytest.raises(NotFound):
             attempt("nobody")
@@ -171,7 +171,7 @@ def test_capacity_is_enforced_when_booting(sim: Simulator, size: tuple[int, int,
             sim.boot("huge", "p", host, *size)
 
 
-def test_nobody_lands_in_reserved_pools_unless_told_or_entitled(
+def test_no_server_lands_in_a_reserved_pool_without_hint_or_flavor(
     cloud: SimCloud, sim: Simulator
 ) -> None:
     free = cloud.pools.create("freepool", {})
@@ -280,7 +280,7 @@ def test_an_evacuation_is_refused_while_up_and_ends_stopped_elsewhere(
     assert sim.world()["migrations"] == {"done": 1}
 
 
-def test_evacuation_needs_room_and_counts_what_is_on_its_way(
+def test_an_evacuation_needs_room_and_counts_servers_on_their_way(
     cloud: SimCloud, sim: Simulator, clock: HandClock
 ) -> None:
     sim.change(action_s=10)

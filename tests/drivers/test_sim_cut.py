@@ -9,7 +9,7 @@ from holdfast.drivers.sim.simulator import Simulator
 from holdfast.model.errors import Conflict, DriverError
 
 
-def test_a_host_that_is_cut_off_looks_dead_and_runs_on(
+def test_a_cut_off_host_appears_dead_and_runs_on(
     cloud: SimCloud, sim: Simulator, clock: HandClock
 ) -> None:
     server = small(sim)
@@ -32,7 +32,7 @@ def test_a_host_that_is_cut_off_looks_dead_and_runs_on(
     assert len(sim.effects("sim.cut_host", "cmp-1")) == 1
 
 
-def test_what_waited_for_a_host_that_was_cut_off_is_done_when_it_is_heard_again(
+def test_actions_for_a_cut_off_host_run_after_the_host_is_reachable_again(
     cloud: SimCloud, sim: Simulator
 ) -> None:
     stopping, staying = small(sim, "stopping"), small(sim, "staying")
@@ -64,7 +64,7 @@ def test_a_server_evacuated_from_a_host_that_is_only_cut_off_runs_twice(
     assert sim.running(server.id) == ["cmp-2"]
 
 
-def test_a_host_that_is_cut_off_and_fenced_runs_nothing(cloud: SimCloud, sim: Simulator) -> None:
+def test_a_fenced_cut_off_host_runs_no_guest(cloud: SimCloud, sim: Simulator) -> None:
     server, staying = small(sim), small(sim, "staying")
     sim.cut_host("cmp-1")
     sim.fail_host("cmp-1")
@@ -94,7 +94,7 @@ def test_a_live_migration_takes_the_guest_along(
     cloud.services.unforce("cmp-1")  # only evacuations stand in the way
 
 
-def test_a_guest_that_dies_on_the_way_arrives_nowhere(
+def test_a_guest_killed_during_a_migration_arrives_nowhere(
     cloud: SimCloud, sim: Simulator, clock: HandClock
 ) -> None:
     server = small(sim)
@@ -109,7 +109,7 @@ def test_a_guest_that_dies_on_the_way_arrives_nowhere(
     assert move.status == "failed"
 
 
-def test_a_live_migration_to_a_host_that_dies_leaves_the_guest_where_it_is(
+def test_a_live_migration_to_a_dying_host_leaves_the_guest_on_the_source(
     cloud: SimCloud, sim: Simulator, clock: HandClock
 ) -> None:
     server = small(sim)
@@ -121,7 +121,7 @@ def test_a_live_migration_to_a_host_that_dies_leaves_the_guest_where_it_is(
     assert sim.running(server.id) == ["cmp-1"]
 
 
-def test_a_live_migration_from_a_host_that_dies_never_arrives(
+def test_a_live_migration_from_a_dying_host_never_arrives(
     cloud: SimCloud, sim: Simulator, clock: HandClock
 ) -> None:
     moving, kept = small(sim, "moving"), small(sim, "kept")
@@ -142,9 +142,7 @@ def test_a_live_migration_from_a_host_that_dies_never_arrives(
     assert [move.status for move in found] == ["failed", "failed"]
 
 
-def test_a_reset_leaves_one_trace_however_often_it_is_asked_for(
-    cloud: SimCloud, sim: Simulator
-) -> None:
+def test_a_repeated_reset_has_a_single_effect(cloud: SimCloud, sim: Simulator) -> None:
     server = small(sim)
     sim.fail_host("cmp-1")
     cloud.servers.stop(server.id)

@@ -12,7 +12,7 @@ from holdfast.model.host import Inventory
 from holdfast.ports.cloud import Flavor
 
 
-def test_a_host_has_what_its_sizes_say_and_promises_nothing_twice(
+def test_inventories_of_a_host_equal_the_sizes_without_overcommit(
     cloud: SimCloud, sim: Simulator
 ) -> None:
     host = cloud.hosts.find("cmp-1")
@@ -38,7 +38,7 @@ def test_inventories_traits_and_sizes_can_be_changed(cloud: SimCloud, sim: Simul
         sim.change_host("cmp-1", uuid="another")
 
 
-def test_servers_fit_by_ratio_and_what_is_set_aside(sim: Simulator) -> None:
+def test_servers_fit_by_allocation_ratio_and_reserved_amount(sim: Simulator) -> None:
     sim.change_host("cmp-1", inventories={"VCPU": Inventory(8, reserved=6, ratio=2.0, most=3)})
     with pytest.raises(Conflict, match="one server may have 3"):
         sim.boot("large", "red", "cmp-1", 4, 512, 1)
@@ -47,7 +47,7 @@ def test_servers_fit_by_ratio_and_what_is_set_aside(sim: Simulator) -> None:
         sim.boot("second", "red", "cmp-1", 2, 512, 1)
 
 
-def test_cores_of_its_own_a_server_gets_from_pcpu(cloud: SimCloud, sim: Simulator) -> None:
+def test_a_server_with_dedicated_cores_uses_pcpu(cloud: SimCloud, sim: Simulator) -> None:
     cloud.flavors.create(Flavor("d", "pinned", 2, 512, 1, True, {"hw:cpu_policy": "dedicated"}))
     with pytest.raises(Conflict, match="dedicated cores wanted, 0 free"):
         sim.boot("early", "red", "cmp-1", 2, 512, 1, "pinned")

@@ -21,7 +21,7 @@ from holdfast.model.errors import Conflict, DriverError
 from holdfast.runtime.clock import SystemClock
 
 
-def test_many_threads_share_one_cloud(cloud: SimCloud, sim: Simulator) -> None:
+def test_many_threads_share_a_simulated_cloud(cloud: SimCloud, sim: Simulator) -> None:
     pool = cloud.pools.create("r1", {})
 
     def work(n: int) -> bool:
@@ -70,7 +70,7 @@ sim.close()
 """
 
 
-def test_processes_that_share_a_file_from_its_first_moment_lose_nothing(
+def test_processes_that_create_the_same_file_at_once_lose_nothing(
     path: str,
 ) -> None:
     workers = [python(BOOKER, path, str(n)) for n in range(3)]
@@ -181,7 +181,7 @@ def test_a_call_that_cannot_get_the_lock_ends_in_a_retryable_error(path: str) ->
     cloud.close()
 
 
-def test_who_only_looks_waits_for_nobody_and_sees_what_was_committed(path: str) -> None:
+def test_a_reader_never_waits_for_a_writer_and_reads_committed_rows(path: str) -> None:
     cloud = SimCloud(path, SystemClock(), call_timeout_s=0.2)
     cloud.pools.create("r1", {})
     hog = sqlite3.connect(path)
@@ -205,7 +205,7 @@ cloud.close()
 """
 
 
-def test_calls_that_only_looked_are_counted_when_their_process_goes(path: str) -> None:
+def test_counts_of_read_calls_are_written_at_the_end_of_the_process(path: str) -> None:
     sim = Simulator(path, SystemClock())
     with python(LOOKER, path) as looker:
         looker.communicate(timeout=100)
@@ -213,7 +213,7 @@ def test_calls_that_only_looked_are_counted_when_their_process_goes(path: str) -
     sim.close()
 
 
-def test_calls_that_only_looked_are_written_after_a_while(path: str) -> None:
+def test_counts_of_read_calls_are_written_after_a_while(path: str) -> None:
     cloud = SimCloud(path, SystemClock())
     cloud.hosts.list()
     time.sleep(AGE_S * 1.5)
@@ -224,14 +224,14 @@ def test_calls_that_only_looked_are_written_after_a_while(path: str) -> None:
     cloud.close()
 
 
-def test_a_look_brings_about_what_time_has_made_due(cloud: SimCloud, sim: Simulator) -> None:
+def test_a_read_call_completes_actions_that_are_due(cloud: SimCloud, sim: Simulator) -> None:
     server = sim.boot("s", "p", "cmp-1", 1, 1, 1)
     cloud.servers.stop(server.id)
     assert cloud.servers.show(server.id).status == "SHUTOFF"
     assert sim.running(server.id) == []
 
 
-def test_a_file_that_cannot_be_used_is_a_driver_error(tmp_path: Path) -> None:
+def test_an_unusable_file_is_a_driver_error(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("this is not a database, however long one looks at it" * 20)
     for bad in (text, text / "below", tmp_path):

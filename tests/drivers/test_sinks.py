@@ -29,11 +29,11 @@ from tests.servers.rabbitmq import RabbitMQ
 
 from holdfast import conf as configuration
 from holdfast.drivers import publishers
-from holdfast.drivers.publishers import http, webhook
+from holdfast.drivers.publishers import http
+from holdfast.drivers.publishers.http import Webhook
 from holdfast.drivers.publishers.messaging import InstanceHaMessaging, Messaging
-from holdfast.drivers.publishers.webhook import Webhook
 from holdfast.model.errors import DriverError
-from holdfast.ports.publishers import INSTANCE_HA, NEWS, LeaseNotice, heard_by
+from holdfast.ports.publishers import INSTANCE_HA, NEWS, LeaseNotice, sinks_for
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.http import AddressRefused, Deadline, resolve
 from holdfast.runtime.threads import BoundedCall
@@ -134,23 +134,23 @@ def test_an_unchanged_listener_of_masakaris_hears_info_and_errors_by_their_topic
         assert "segment.create.end" not in reader.errors
 
 
-def test_the_instance_ha_contract_has_a_sink_of_its_own_unless_it_has_no_topic(
+def test_the_instance_ha_contract_has_an_own_publisher_if_topics_are_set(
     rabbitmq: RabbitMQ,
 ) -> None:
     conf = settings(messaging=True, transport_url=rabbitmq.url)
     found = publishers.connect(conf, SystemClock())
-    assert (heard_by(found, NEWS), heard_by(found, INSTANCE_HA)) == (
+    assert (sinks_for(found, NEWS), sinks_for(found, INSTANCE_HA)) == (
         ("messaging",),
         ("instance-ha",),
     )
     conf.set_override("instance_ha_topics", [], group="publishers")
     silent = publishers.connect(conf, SystemClock())
-    assert heard_by(silent, INSTANCE_HA) == ()
+    assert sinks_for(silent, INSTANCE_HA) == ()
     for sink in (*found, *silent):
         sink.close()
 
 
-def test_what_is_told_before_anybody_reads_waits_at_the_broker(rabbitmq: RabbitMQ) -> None:
+def test_notifications_wait_at_the_broker_for_the_first_reader(rabbitmq: RabbitMQ) -> None:
     conf = settings(messaging=True, transport_url=rabbitmq.url, topics=["leases-b"])
     with contextlib.closing(Messaging(conf)) as sink:
         sink.send(NOTICE)
@@ -158,7 +158,7 @@ def test_what_is_told_before_anybody_reads_waits_at_the_broker(rabbitmq: RabbitM
             eventually(lambda: reader.heard)
 
 
-def test_a_broker_that_is_away_delays_and_never_blocks() -> None:
+def test_an_unreachable_broker_delays_and_never_blocks() -> None:
     url = f"rabbit://guest:guest@127.0.0.1:{free_port()}//"
     conf = settings(messaging=True, transport_url=url, messaging_timeout_s=2.0)
     with contextlib.closing(Messaging(conf)) as sink:
@@ -170,7 +170,7 @@ def test_a_broker_that_is_away_delays_and_never_blocks() -> None:
             assert time.monotonic() - before < 60.0  # nobody will ever be there
 
 
-def test_a_broker_that_says_nothing_is_not_waited_for() -> None:
+def test_a_send_to_a_silent_broker_ends_at_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"rabbit://guest:guest@127.0.0.1:{mute.getsockname()[1]}//"
         conf = settings(messaging=True, transport_url=url, messaging_timeout_s=0.5)
@@ -182,7 +182,7 @@ def test_a_broker_that_says_nothing_is_not_waited_for() -> None:
         assert time.monotonic() - before < 60.0  # it will never say anything
 
 
-def test_a_sink_that_lost_its_broker_finds_it_again(rabbitmq: RabbitMQ) -> None:
+def test_a_publisher_reconnects_to_a_broker_after_an_outage(rabbitmq: RabbitMQ) -> None:
     """Its connection is cut: the next try, or the one after, is through another one."""
     cable = _Cable(rabbitmq.port)
     url = f"rabbit://guest:guest@127.0.0.1:{cable.port}//"
@@ -347,7 +347,7 @@ def refusal(sink: Webhook) -> DriverError:
     return caught.value
 
 
-def test_a_receiver_can_check_who_sent_it_and_when(site: Site, hook: Hook) -> None:
+def test_a_receiver_can_verify_sender_and_time_by_the_signature(site: Site, hook: Hook) -> None:
     hook(f"http://127.0.0.1:{site.port}/hook?room=1").send(NOTICE)
     ((path, headers, body),) = site.got
     assert path == "/hook?room=1"
@@ -366,10 +366,10 @@ def test_a_receiver_can_check_who_sent_it_and_when(site: Site, hook: Hook) -> No
     assert headers["Host"] == f"127.0.0.1:{site.port}"
 
 
-def test_a_receiver_learns_who_speaks() -> None:
-    said = json.loads(webhook.encode(replace(NOTICE, publisher="holdfast.incident")))
-    assert said["publisher_id"] == "holdfast.incident"
-    assert json.loads(webhook.encode(NOTICE))["publisher_id"] == "blazar.lease"
+def test_a_notification_names_the_publisher() -> None:
+    body = json.loads(http.encode(replace(NOTICE, publisher="holdfast.incident")))
+    assert body["publisher_id"] == "holdfast.incident"
+    assert json.loads(http.encode(NOTICE))["publisher_id"] == "blazar.lease"
 
 
 def test_a_second_try_sends_the_same_bytes(site: Site, hook: Hook) -> None:
@@ -414,17 +414,21 @@ def test_a_slow_receiver_is_left_in_time(site: Site, hook: Hook, how: str) -> No
         assert time.monotonic() - before < 60.0  # it will never say anything
 
 
-def test_nobody_there_means_later(hook: Hook) -> None:
+def test_an_unreachable_webhook_is_retried(hook: Hook) -> None:
     assert refusal(hook(f"http://127.0.0.1:{free_port()}/")).retryable
 
 
-def test_our_own_network_is_closed_unless_it_is_opened(site: Site, hook: Hook) -> None:
+def test_private_addresses_are_refused_without_webhook_allow_private(
+    site: Site, hook: Hook
+) -> None:
     error = refusal(hook(f"https://localhost:{site.port}/", webhook_allow_private=False))
     assert "webhook_allow_private" in error.message
     assert site.got == []
 
 
-def test_a_certificate_that_nobody_vouches_for_gets_nothing(hook: Hook, tmp_path: Path) -> None:
+def test_a_webhook_with_an_untrusted_certificate_gets_no_request(
+    hook: Hook, tmp_path: Path
+) -> None:
     context, cafile = _self_signed(tmp_path)
     with serving(context) as site:
         url = f"https://localhost:{site.port}/"
@@ -458,7 +462,7 @@ def _self_signed(folder: Path) -> tuple[ssl.SSLContext, str]:
     return context, certificate
 
 
-def test_the_secret_is_read_anew_so_that_it_can_be_changed(
+def test_a_changed_webhook_secret_counts_for_the_next_request(
     site: Site, hook: Hook, secret_file: str
 ) -> None:
     sink = hook(f"http://127.0.0.1:{site.port}/")
@@ -466,7 +470,7 @@ def test_the_secret_is_read_anew_so_that_it_can_be_changed(
     sink.send(NOTICE)
     ((_path, headers, body),) = site.got
     at = int(headers["X-Holdfast-Timestamp"])
-    expected = webhook.signature(b"another one of 23 chars", at, body)
+    expected = http.signature(b"another one of 23 chars", at, body)
     assert headers["X-Holdfast-Signature"] == expected
 
 
@@ -484,7 +488,7 @@ def test_the_secret_is_read_anew_so_that_it_can_be_changed(
         ("https://hook.example/ü", {}, "must be https://host"),
     ],
 )
-def test_a_webhook_that_cannot_work_is_refused_at_the_start(
+def test_an_unusable_webhook_setting_is_refused_at_the_start(
     hook: Hook, url: str, options: dict[str, Any], hint: str
 ) -> None:
     with pytest.raises(DriverError, match=hint) as caught:
@@ -594,7 +598,9 @@ def test_no_spelling_of_an_inner_address_escapes() -> None:
     escaped = []
     for text in CORPUS:
         try:
-            resolve(text, 443, Deadline(60.0), lambda found: http.judge(found, allow_private=False))
+            resolve(
+                text, 443, Deadline(60.0), lambda address: http.judge(address, allow_private=False)
+            )
         except AddressRefused:
             continue
         except socket.gaierror:
@@ -624,7 +630,7 @@ def test_metadata_and_multicast_stay_closed_even_where_private_is_allowed(text: 
     assert http.judge(ipaddress.ip_address(text), allow_private=True) is not None
 
 
-def test_a_name_that_moves_after_the_look_is_not_looked_up_again(
+def test_a_host_name_is_resolved_once_per_request(
     site: Site, hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Resolved once; the answer of a resolver that changed its mind is never asked for."""
@@ -669,7 +675,7 @@ def test_a_broker_without_an_address_is_refused_at_the_start() -> None:
         publishers.connect(settings(messaging=True), SystemClock())
 
 
-def test_calls_that_hang_are_few_and_a_further_one_fails_at_once() -> None:
+def test_beyond_the_limit_of_hanging_calls_the_next_call_fails_at_once() -> None:
     bounded, over = BoundedCall("test", 2), threading.Event()
     for _ in range(2):
         with pytest.raises(TimeoutError, match="no answer"):

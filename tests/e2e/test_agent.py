@@ -20,7 +20,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
         yield made
 
 
-def test_a_guest_that_dies_is_started_again(town: Town) -> None:
+def test_a_dead_guest_is_restarted(town: Town) -> None:
     server = town.guests()[0]
     with town.agent():
         town.knows(server)
@@ -30,7 +30,9 @@ def test_a_guest_that_dies_is_started_again(town: Town) -> None:
     assert f"says agent@{HOST}" in incident["cause"]
 
 
-def test_what_died_while_the_agent_was_dead_is_told_when_it_is_back(town: Town) -> None:
+def test_a_guest_that_died_while_the_agent_was_down_is_reported_after_the_restart(
+    town: Town,
+) -> None:
     server = town.guests()[1]
     agent = town.agent()
     with agent:
@@ -48,7 +50,7 @@ def test_what_died_while_the_agent_was_dead_is_told_when_it_is_back(town: Town) 
         town.recovered(server)  # and not told a second time
 
 
-def test_its_token_is_good_for_its_own_host_and_nothing_else(town: Town) -> None:
+def test_an_agent_token_is_valid_for_a_single_host_only(town: Town) -> None:
     token = (town.folder / "token").read_text().strip()
     mine = Client(town.client.url, agent=token)
     body = {

@@ -217,7 +217,7 @@ SLOTS = "resource_type=virtual:instance,vcpus=1,memory_mb=1024,disk_gb=5,amount=
         ),
     ],
 )
-def test_openstack_reserves_slots_with_the_defaults_it_sends(
+def test_openstack_client_reserves_slots_with_default_options(
     openstack: OpenStack, wanted: str, shown: dict[str, Any]
 ) -> None:
     dates = ("--start-date", minute(hours=2), "--end-date", minute(hours=4))
@@ -253,7 +253,7 @@ def test_openstack_reservation_floatingip_commands_run_unchanged(openstack: Open
     assert made["id"] not in {r["id"] for r in openstack.json("floatingip", "list")}
 
 
-def test_what_the_dashboard_calls_is_answered_as_it_reads_it(house: Client) -> None:
+def test_dashboard_calls_get_answers_in_the_expected_format(house: Client) -> None:
     """Its forms send what people left empty as it is, and "now" as this minute."""
     client = blazarclient.client.Client(
         blazar_url=f"{house.url}/reservation/v1", auth_token="a-token"

@@ -11,7 +11,7 @@ from bench.due_rate import Flow, claims, lags, p
 from tests.servers.postgresql import PostgreSQL
 
 
-def test_what_falls_due_at_once_is_claimed_soon(postgresql: PostgreSQL) -> None:
+def test_operations_due_at_the_same_time_are_claimed_soon(postgresql: PostgreSQL) -> None:
     """The promise is 10,000 within 2 s; here a tenth of it, by two managers."""
     made = claims(postgresql.new_database(), 1000, managers=2)
     assert sum(made.by_manager) == 1000

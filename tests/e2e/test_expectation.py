@@ -77,7 +77,7 @@ def many_looks(town: Town) -> None:
         eventually(lambda: observed(town, later) == UNEXPECTED)
 
 
-def test_what_was_removed_while_the_agent_had_no_memory_is_recovered_once(town: Town) -> None:
+def test_a_guest_removed_while_the_agent_lost_the_outbox_is_recovered_once(town: Town) -> None:
     server = boot(town, "removed")
     agent = town.agent()
     with agent:
@@ -96,7 +96,7 @@ def test_what_was_removed_while_the_agent_had_no_memory_is_recovered_once(town: 
     assert f"expectation missing, says agent@{HOST}" in incident["cause"]
 
 
-def test_a_death_that_is_heard_and_missed_is_one_report_and_one_incident(town: Town) -> None:
+def test_a_death_seen_by_event_and_comparison_is_a_single_report_and_incident(town: Town) -> None:
     server = boot(town, "heard")
     town.sim.change(action_s=3 * GRACE_S)  # so long the cloud says ACTIVE
     try:
@@ -112,7 +112,7 @@ def test_a_death_that_is_heard_and_missed_is_one_report_and_one_incident(town: T
         town.sim.change(action_s=0.0)
 
 
-def test_a_guest_that_switches_itself_off_makes_no_traffic(town: Town) -> None:
+def test_a_guest_that_shuts_down_causes_no_reports(town: Town) -> None:
     server = boot(town, "tired")
     with town.agent():
         town.knows(server)
@@ -124,7 +124,7 @@ def test_a_guest_that_switches_itself_off_makes_no_traffic(town: Town) -> None:
     assert observed(town, server) == []
 
 
-def test_a_guest_that_runs_here_and_belongs_elsewhere_is_noted_and_left_alone(town: Town) -> None:
+def test_a_guest_running_on_the_wrong_host_is_noted_and_left_alone(town: Town) -> None:
     with twice(town, "twice") as server, town.agent():
         eventually(lambda: observed(town, server))
         many_looks(town)
@@ -137,7 +137,7 @@ def expect(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
-def test_a_command_says_what_differs_without_any_agent(town: Town) -> None:
+def test_the_command_lists_differences_without_an_agent(town: Town) -> None:
     incidents = town.client.incidents
     eventually(lambda: not [x for x in incidents.list(kind="guest") if x["status"] in LIVING])
     for server in town.sim.world()["servers"]:  # what the other tests have left
@@ -170,7 +170,7 @@ def test_a_command_says_what_differs_without_any_agent(town: Town) -> None:
         ("guests", "acme", "there is no 'acme'"),
     ],
 )
-def test_a_side_that_cannot_be_asked_is_not_an_empty_one(
+def test_an_unreachable_source_is_an_error_not_an_empty_list(
     town: Town, tmp_path: Path, option: str, value: str, why: str
 ) -> None:
     lines = [line for line in town.config.read_text().splitlines() if " = " in line]

@@ -81,7 +81,7 @@ def name_of(town: Town, server: str) -> str:
     return str(found["name"])
 
 
-def test_a_living_agent_is_well_and_lists_its_guests(town: Town, agent: Program) -> None:
+def test_a_running_agent_is_healthy_and_lists_guests(town: Town, agent: Program) -> None:
     ran = ask(town, "status")
     assert ran.returncode == 0
     count = len(town.guests())
@@ -97,7 +97,7 @@ def test_a_living_agent_is_well_and_lists_its_guests(town: Town, agent: Program)
     assert "all is delivered" in table.stderr
 
 
-def test_what_is_watched_is_what_happens_and_can_be_replayed(
+def test_watched_events_match_the_guest_and_can_be_replayed(
     town: Town, agent: Program, tmp_path: Path
 ) -> None:
     server = town.guests()[0]
@@ -127,7 +127,7 @@ def test_what_is_watched_is_what_happens_and_can_be_replayed(
     assert replayed == [(name, "failed"), (name, "well")]
 
 
-def test_watching_ends_by_itself_when_that_was_asked(town: Town, agent: Program) -> None:
+def test_watching_ends_after_the_requested_duration(town: Town, agent: Program) -> None:
     began = time.monotonic()
     ran = ask(town, "watch", "--for", "1", "--guest", "nobody")
     assert ran.returncode == 0
@@ -135,7 +135,7 @@ def test_watching_ends_by_itself_when_that_was_asked(town: Town, agent: Program)
     assert time.monotonic() - began >= 1
 
 
-def test_who_watches_an_agent_that_is_killed_is_told_and_the_next_one_is_there(
+def test_watching_reports_a_killed_agent_and_works_with_the_next_agent(
     town: Town, agent: Program, tmp_path: Path
 ) -> None:
     with watching(town, tmp_path / "lines") as watcher:
@@ -153,7 +153,7 @@ def test_who_watches_an_agent_that_is_killed_is_told_and_the_next_one_is_there(
     assert not (town.folder / "agent.sock").exists()
 
 
-def test_an_agent_that_is_frozen_does_not_hold_up_who_asks(town: Town, agent: Program) -> None:
+def test_a_frozen_agent_does_not_block_the_command(town: Town, agent: Program) -> None:
     agent.pause()
     ran = ask(town, "status", quiet=True)
     agent.resume()
@@ -161,7 +161,7 @@ def test_an_agent_that_is_frozen_does_not_hold_up_who_asks(town: Town, agent: Pr
     assert "does not answer within 3 s" in ran.stderr
 
 
-def test_an_agent_that_hears_nothing_says_why(town: Town, tmp_path: Path) -> None:
+def test_an_agent_without_events_reports_the_reason(town: Town, tmp_path: Path) -> None:
     file = tmp_path / "sim.db"
     with contextlib.closing(sqlite3.connect(town.folder / "state" / "sim.db")) as cloud:
         cloud.execute("VACUUM INTO ?", (str(file),))
@@ -194,9 +194,7 @@ def test_a_second_agent_does_not_take_the_socket_of_the_first(
     assert ask(town, "status").returncode == 0
 
 
-def test_what_is_simulated_changes_nothing_unless_it_is_for_real(
-    town: Town, agent: Program
-) -> None:
+def test_a_simulated_event_changes_nothing_without_for_real(town: Town, agent: Program) -> None:
     server = town.guests()[1]
     name = name_of(town, server)
     event = ["--guest", name, "--event", "lifecycle", "--detail", "stopped", "--reason", "failed"]
@@ -206,7 +204,7 @@ def test_what_is_simulated_changes_nothing_unless_it_is_for_real(
     assert town.incidents(server) == []
     refused = ask(town, "simulate", *event, "--for-real")
     assert refused.returncode == 1
-    assert "say --yes if you mean it" in refused.stderr
+    assert "confirm with --yes" in refused.stderr
     assert town.incidents(server) == []
     ran = ask(town, "simulate", *event, "--for-real", "--yes")
     assert ran.returncode == 0, ran.stderr
@@ -216,7 +214,7 @@ def test_what_is_simulated_changes_nothing_unless_it_is_for_real(
     eventually(lambda: answer(town, "simulate", *event))  # it runs, and could die
 
 
-def test_what_is_simulated_says_why_nothing_would_be_told(town: Town, agent: Program) -> None:
+def test_a_simulated_event_shows_the_reason_for_no_report(town: Town, agent: Program) -> None:
     name = name_of(town, town.guests()[2])
     line = '{"kind": "lifecycle", "detail": "stopped", "reason": "shutdown"}'
     ran = ask(town, "simulate", line, "--guest", name)
@@ -224,7 +222,7 @@ def test_what_is_simulated_says_why_nothing_would_be_told(town: Town, agent: Pro
     ran = ask(town, "simulate", "-", "--guest", name, said=f"{line}\n\n{line}\n")
     assert ran.returncode == 0
     for words, why in (
-        (("simulate",), "say what happens"),
+        (("simulate",), "name the event"),
         (("simulate", "{", "--guest", name), "line 1 is no JSON"),
         (("simulate", "--event", "reboot"), "which guest?"),
         (("simulate", "--event", "reboot", "--guest", "x"), "knows no guest 'x'"),
@@ -236,7 +234,7 @@ def test_what_is_simulated_says_why_nothing_would_be_told(town: Town, agent: Pro
         assert why in ran.stderr
 
 
-def test_where_there_is_no_agent_every_command_says_so(town: Town, tmp_path: Path) -> None:
+def test_every_command_reports_a_missing_agent(town: Town, tmp_path: Path) -> None:
     config = write_config(tmp_path / "none.conf", {"agent": {"socket": tmp_path / "no.sock"}})
     nowhere = Town(tmp_path, town.client, town.sim, config)
     for words in (("list",), ("watch",), ("simulate", "--event", "reboot", "--guest", "x")):

@@ -169,7 +169,7 @@ def test_the_sdk_puts_hosts_into_segments(ha: Any) -> None:
         ha.get_host(one.uuid, segment=segment.uuid)
 
 
-def test_the_sdk_reports_as_monitors_do_and_sees_what_came_of_it(ha: Any, town: Town) -> None:
+def test_the_sdk_sends_notifications_and_reads_the_result(ha: Any, town: Town) -> None:
     segment = ha.create_segment(
         name="reports", recovery_method="auto", service_type="COMPUTE", is_enabled=False
     )

@@ -134,7 +134,7 @@ def test_a_segment_is_made_shown_and_deleted(ha: Any) -> None:
         ha.get_segment(made.uuid)
 
 
-def test_a_segment_goes_with_its_hosts(ha: Any, town: Town) -> None:
+def test_a_segment_is_deleted_with_all_hosts(ha: Any, town: Town) -> None:
     """TestSegments.test_create_delete_with_host"""
     segment = ha.create_segment(name="full", recovery_method="auto", service_type="COMPUTE")
     host = ha.create_host(segment.uuid, name=town.hypervisors[0], **COMPUTE)
@@ -169,7 +169,7 @@ def test_segments_are_listed_by_recovery_method(ha: Any, make: Make, method: str
     assert found.service_type == "COMPUTE"
 
 
-def test_a_segment_that_has_hosts_can_be_changed(ha: Any, make: Make, town: Town) -> None:
+def test_a_segment_with_hosts_can_be_changed(ha: Any, make: Make, town: Town) -> None:
     """TestSegments.test_update_with_host"""
     segment = make("before")
     ha.create_host(segment.uuid, name=town.hypervisors[0], **COMPUTE)
@@ -225,7 +225,7 @@ def test_every_hypervisor_can_be_in_a_segment_and_all_are_listed(
     ],
     ids=["in use", "on maintenance"],
 )
-def test_hosts_are_listed_by_what_they_are(
+def test_hosts_are_listed_by_filter(
     ha: Any, make: Make, town: Town, number: int, wanted: dict[str, Any]
 ) -> None:
     """TestHosts.test_create_list_with_filter, both of its sets of data"""
@@ -297,7 +297,7 @@ def test_a_started_nova_compute_is_noted(make: Make, town: Town, version: str) -
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_server_that_stopped_by_failure_runs_again(make: Make, town: Town, version: str) -> None:
+def test_a_server_stopped_by_failure_runs_again(make: Make, town: Town, version: str) -> None:
     """NotificationVMTestCase.test_create_notification, and that of _V1_1"""
     ha, segment, name = town.ha(version), make("guests"), town.hypervisors[0]
     ha.create_host(segment.uuid, name=name, **COMPUTE)

@@ -52,7 +52,7 @@ def works_again(deployment: Deployment, name: str, **dates: str) -> bool:
 
 
 @pytest.mark.slow("a broker of its own starts, stops and starts again beside two programs")
-def test_a_broker_that_is_down_makes_commands_503_and_nothing_else(
+def test_a_broker_outage_returns_503_for_commands_only(
     tmp_path: Path, postgresql: PostgreSQL
 ) -> None:
     broker = RabbitMQ()
@@ -102,7 +102,7 @@ def _broker_away(folder: Path, postgresql: PostgreSQL, broker: RabbitMQ) -> None
 
 
 @pytest.mark.slow("a lease has to begin while the database is away")
-def test_a_database_that_is_down_makes_503_and_work_goes_on_when_it_is_back(
+def test_a_database_outage_returns_503_and_work_continues_afterwards(
     tmp_path: Path, rabbitmq: RabbitMQ
 ) -> None:
     database = PostgreSQL()

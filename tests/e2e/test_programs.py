@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -132,7 +133,7 @@ def test_up_says_where_things_are_and_refuses_the_world_under_noauth(tmp_path: P
         assert other.returncode == 1 and "cannot listen" in other.stderr
 
 
-def test_up_says_why_it_cannot_start_and_ends(tmp_path: Path) -> None:
+def test_up_reports_a_failed_start_and_ends(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "holdfast.db").write_text("this is no database, not at all")
     (tmp_path / "file").write_text("")
@@ -140,7 +141,42 @@ def test_up_says_why_it_cannot_start_and_ends(tmp_path: Path) -> None:
         port = str(free_port())
         done = run("up", "--state", tmp_path / state, "--port", port, cwd=tmp_path)
         assert done.returncode == 1
-        assert why in done.stderr and len(done.stderr.splitlines()) == 1
+        assert why in done.stderr.splitlines()[-1] and len(done.stderr.splitlines()) <= 3
+
+
+FORGED = "x\n2026-01-01 00:00:00.000 1 INFO forged\r\x1b[2J\x85\u2028y"
+
+
+def test_no_foreign_text_begins_a_line_of_the_log(tmp_path: Path) -> None:
+    """Each line of the log begins with a date of the log's own; tracebacks too."""
+    with all_in_one(tmp_path, {"DEFAULT": {"debug": True}}) as (program, client):
+        client.leases.create(
+            FORGED, end_date=wire_date(soon(3600)), reservations=[host_lease(1, 1)]
+        )
+        with socket.create_connection(("127.0.0.1", int(client.url.rpartition(":")[2]))) as raw:
+            raw.sendall(b"GET / HTTP/1.1\r\nHost: a\x1b[2J\x85b\r\nConnection: close\r\n\r\n")
+            raw.recv(100)
+        state = tmp_path / "state"
+        modes = {path.name: path.stat().st_mode & 0o777 for path in (state, *state.glob("holdf*"))}
+        assert modes.pop("state") == 0o700
+        assert set(modes.values()) == {0o600} and {"holdfast.db", "holdfast.log"} <= modes.keys()
+        program.terminate()
+    code = (
+        "import logging, sys\nfrom holdfast import conf\nc = conf.load([], [])\n"
+        "conf.set_up_logging(c, 'test')\nlog = logging.getLogger('holdfast.test')\n"
+        "log.warning('guest %s of user %s', sys.argv[1], sys.argv[1])\n"
+        "try:\n    raise ValueError(sys.argv[1])\nexcept ValueError:\n"
+        "    log.exception('unforeseen')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, FORGED], capture_output=True, text=True, check=True
+    )
+    assert {"Traceback", "forged"} <= set(re.findall(r"\w+", done.stderr + done.stdout))
+    for text in ((state / "holdfast.log").read_text(), done.stdout + done.stderr):
+        assert not set("\r\x1b\x85\u2028") & set(text)
+        for line in text.splitlines():
+            assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \d+ [A-Z]+ ", line), line
+            assert not line.startswith("2026-01-01 00:00:00.000")
 
 
 def test_a_second_start_is_quick(tmp_path: Path) -> None:
@@ -202,6 +238,8 @@ def answered(base: str) -> Any:
 
 
 def test_separate_programs_on_mariadb_serve_health_and_reload(deployment: Deployment) -> None:
+    for program in (*deployment.apis, *deployment.managers):
+        assert "Umask:\t0077" in Path(f"/proc/{program.pid}/status").read_text()
     client = deployment.client()
     client.hosts.create("host-000", {"gpu": "True"})
     lease = client.leases.create(
@@ -256,7 +294,7 @@ def test_gunicorn_serves_the_wsgi_application(deployment: Deployment, tmp_path: 
         server.terminate()
 
 
-def test_programs_say_what_is_missing(tmp_path: Path) -> None:
+def test_programs_name_missing_options(tmp_path: Path) -> None:
     config = write_config(tmp_path / "x.conf", {"DEFAULT": {"auth_strategy": "noauth"}})
     for name in ("holdfast-api", "holdfast-manager"):
         done = subprocess.run(
@@ -302,6 +340,47 @@ def test_db_and_status_and_config_commands(tmp_path: Path) -> None:
     assert sample.returncode == 0
     for expected in ("[manager]", "#workers = 256", "#auth_strategy = noauth", "#debug = false"):
         assert expected in sample.stdout
+
+
+def test_status_names_the_command_for_each_file_that_others_can_reach(tmp_path: Path) -> None:
+    secrets = {
+        name: tmp_path / name for name in ("secret", "token", "webhook", "bmc", "fences.yaml")
+    }
+    for name, path in secrets.items():
+        path.write_text(f"{name}\n" * 8)
+    secrets["fences.yaml"].write_text(
+        "hosts:\n  a: {driver: redfish, address: 192.0.2.1, user: u,"
+        f" password_file: {secrets['bmc']}, system: /redfish/v1/Systems/1}}\n"
+    )
+    state = tmp_path / "state"
+    state.mkdir()
+    secrets |= {"db": state / "x.db", "log": state / "x.log", "state": state}
+    config = write_config(
+        tmp_path / "x.conf",
+        {
+            "DEFAULT": {"log_file": secrets["log"]},
+            "auth": {"agent_secret_file": secrets["secret"]},
+            "agent": {"token_file": secrets["token"]},
+            "publishers": {"webhook_secret_file": secrets["webhook"]},
+            "fencing": {"devices_file": secrets["fences.yaml"]},
+            "database": {"connection": f"sqlite:///{secrets['db']}"},
+        },
+    )
+    secrets["config"] = config
+    for path in (secrets["db"], secrets["log"]):
+        path.touch()
+
+    def said() -> tuple[str, str]:
+        return next(row[1:] for row in findings([str(config)], None) if row[0] == "files")
+
+    for path in secrets.values():
+        path.chmod(0o750)
+    assert said() == ("ok", f"{len(secrets)} files and folders are closed to other users")
+    for path in secrets.values():
+        path.chmod(0o755)
+        result, what = said()
+        assert (result, what.partition(": ")[2]) == ("warning", f"chmod o-rwx {path}")
+        path.chmod(0o750)
 
 
 def test_status_warns_of_monitors_without_a_vote_and_of_consul_clusters_too_small_to_prove(

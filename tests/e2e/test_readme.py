@@ -33,7 +33,7 @@ def run(line: str, url: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow("six commands one after the other, and a recovery")
-def test_the_quick_start_does_what_the_page_shows(tmp_path: Path) -> None:
+def test_the_quick_start_of_the_readme_works(tmp_path: Path) -> None:
     start = next(block for block in blocks(ROOT / "README.md") if f"$ {TOOL} " in block.text)
     lines = list(typed(start.text, prompts=True))
     assert len(lines) >= 5

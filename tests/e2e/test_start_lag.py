@@ -13,7 +13,7 @@ LATENCY_S = 1.0
 
 
 @pytest.mark.slow("leases are booked ahead of the second in which they start")
-def test_many_leases_of_the_same_second_start_together_soon_after_it(
+def test_many_leases_of_the_same_second_start_together_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(start_lag, "LATENCY_S", LATENCY_S)

@@ -38,7 +38,7 @@ def start_is_over(client: Client, lease_id: str) -> bool:
 
 
 @pytest.mark.slow("a lease starts and ends by the clock")
-def test_all_in_one_on_sqlite_a_lease_starts_and_ends_on_time(tmp_path: Path) -> None:
+def test_a_lease_on_an_all_in_one_sqlite_site_starts_and_ends_on_time(tmp_path: Path) -> None:
     with all_in_one(tmp_path) as (program, client):
         assert len(client.hosts.list()) == 12
         world = client.sim.show()
@@ -171,7 +171,7 @@ def test_killed_while_starting_the_other_manager_completes_the_start(
         assert len(joined) == len({e.subject for e in joined}) == 6
 
 
-def test_kill_9_of_the_one_process_while_a_lease_starts_and_it_starts_after_all(
+def test_a_lease_starts_despite_kill_9_of_the_single_process(
     tmp_path: Path,
 ) -> None:
     # longer than anybody is patient here

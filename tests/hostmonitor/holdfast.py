@@ -26,7 +26,7 @@ def parts(conf: cfg.ConfigOpts) -> Sequence[daemon.Part]:
         core, manager.commands, loop_age_s=manager.loop.age_s, wake=manager.loop.wake
     )
     application = service.application(core, services)
-    server = service.Server(conf.api.host, conf.api.port, application, conf.api.threads)
+    server = service.http_server(conf, application)
     return [daemon.Stopping(core.close), manager, server]
 
 

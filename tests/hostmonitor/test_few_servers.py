@@ -98,7 +98,7 @@ def blind(recorder: Recorder, why: str) -> Callable[[], bool]:
     return lambda: not recorder.network["sighted"] and why in recorder.network["why"]
 
 
-def test_the_only_server_cut_off_reports_nobody_and_reports_a_real_loss_by_a_probe(
+def test_the_only_server_cut_off_reports_no_host_and_reports_a_real_loss_by_a_probe(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with cluster(1) as site, monitor(site, tmp_path) as said:
@@ -138,7 +138,7 @@ def test_of_two_servers_a_loss_is_reported_only_while_half_of_the_others_answer(
         assert "2 of 3 other members answer on their gossip port" in reported(said, "h2")
 
 
-def test_three_servers_are_proof_enough_and_nobody_is_warned(tmp_path: Path) -> None:
+def test_three_servers_are_proof_enough_and_cause_no_warning(tmp_path: Path) -> None:
     with cluster(3) as site, monitor(site, tmp_path) as said:
         assert "warning" not in said.network
         site.cut("h1", NET)

@@ -80,14 +80,14 @@ def test_a_host_whose_storage_is_down_is_reported_once_after_the_time_of_the_rul
     assert watcher.pass_time(60) == []
 
 
-def test_what_was_down_before_we_came_is_reported_like_anything_else() -> None:
+def test_a_host_down_before_the_monitor_started_is_reported_too() -> None:
     watcher = Watcher()
     watcher.book = HealthRecords()
     watcher.cut("manage", "storage").judge()
     assert watcher.pass_time(matrix.DEFAULT_FOR_S) == ["cmp-1 failed"]
 
 
-def test_a_host_that_flaps_faster_than_the_rule_is_never_reported() -> None:
+def test_a_host_flapping_faster_than_the_rule_is_never_reported() -> None:
     watcher = Watcher()
     for _ in range(50):
         assert watcher.cut("storage").judge() == []
@@ -96,7 +96,7 @@ def test_a_host_that_flaps_faster_than_the_rule_is_never_reported() -> None:
         assert watcher.pass_time(0.1) == []
 
 
-def test_a_host_that_was_reported_is_well_only_after_a_while_and_fails_anew_only_then() -> None:
+def test_a_reported_host_is_well_only_after_a_while_and_fails_anew_only_then() -> None:
     watcher = Watcher()
     watcher.cut("storage").judge()
     assert watcher.pass_time(5) == ["cmp-1 failed"]
@@ -117,7 +117,7 @@ def test_a_host_that_is_missing_on_a_network_is_unknown_there_and_others_do_not_
     assert watcher.pass_time(60) == []
 
 
-def test_a_host_that_left_on_purpose_is_no_failure() -> None:
+def test_a_host_which_left_on_purpose_is_no_failure() -> None:
     watcher = Watcher()
     for network in NETWORKS:
         watcher.see(network, {"cmp-1": LEFT, "cmp-2": UP})
@@ -137,7 +137,7 @@ def test_a_host_that_left_on_purpose_is_no_failure() -> None:
     ],
     ids=["our gossip sees it", "no proof since", "no leader"],
 )
-def test_what_is_not_confirmed_is_not_believed(doubt: dict[str, object]) -> None:
+def test_an_unconfirmed_state_is_not_trusted(doubt: dict[str, object]) -> None:
     watcher = Watcher().see("storage", {"cmp-1": DOWN, "cmp-2": UP}, **doubt)
     assert watcher.judge() == []
     assert watcher.pass_time(60) == []
@@ -153,7 +153,7 @@ def test_an_agent_that_never_heard_of_the_host_does_not_stand_in_the_way() -> No
     assert "own gossip" not in watcher.said[0].evidence["networks"]["storage"]["confirmed_by"]
 
 
-def test_who_sees_nothing_reports_nobody_and_forgets_nobody() -> None:
+def test_a_blind_monitor_reports_no_host_and_forgets_no_host() -> None:
     watcher = Watcher()
     watcher.judge()
     for network in NETWORKS:

@@ -19,7 +19,7 @@ otherwise: none
 DOWN = {"manage": "up", "storage": "down"}
 
 
-def test_a_new_file_is_in_force_at_once_and_a_bad_one_is_named_and_changes_nothing(
+def test_a_new_file_is_in_force_at_once_and_a_bad_file_is_named_and_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "matrix.yaml"
@@ -43,7 +43,7 @@ def test_a_new_file_is_in_force_at_once_and_a_bad_one_is_named_and_changes_nothi
     assert followed.problem == ""
 
 
-def test_rows_that_the_file_leaves_out_are_named_in_the_log(
+def test_rows_missing_in_the_file_are_named_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "matrix.yaml"
@@ -59,7 +59,7 @@ def test_rows_that_the_file_leaves_out_are_named_in_the_log(
     assert "left out" not in caplog.text
 
 
-def test_without_an_old_one_a_bad_file_is_refused(tmp_path: Path) -> None:
+def test_without_an_earlier_matrix_a_bad_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="No such file"):
         MatrixFile(str(tmp_path / "none.yaml"), NETWORKS)
     path = tmp_path / "matrix.yaml"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from holdfast.hostmonitor.matrix import DOWN, UNKNOWN, UP
-from holdfast.hostmonitor.network import NetworkWatch
+from holdfast.hostmonitor.monitor import NetworkWatch
 from holdfast.model.errors import DriverError
 from holdfast.ports.membership import Members, Proof
 from holdfast.runtime.clock import SystemClock
@@ -139,7 +139,7 @@ def test_without_a_proof_for_a_while_nothing_is_believed_and_the_reason_is_said(
     until(lambda: watch.sight().health("cmp-1") == DOWN)  # what changed meanwhile is seen
 
 
-def test_one_proof_that_fails_is_not_the_end_of_the_world(
+def test_a_single_failed_proof_does_not_blind_the_monitor(
     cluster: Cluster, patient: NetworkWatch
 ) -> None:
     until(lambda: patient.sight().health("cmp-1") == UP)
@@ -150,7 +150,7 @@ def test_one_proof_that_fails_is_not_the_end_of_the_world(
     never(lambda: patient.sight().health("cmp-1") != UP)
 
 
-def test_after_a_nap_what_was_asked_before_it_counts_for_nothing(
+def test_after_a_pause_of_the_process_earlier_polls_do_not_count(
     cluster: Cluster, patient: NetworkWatch
 ) -> None:
     watch = patient
@@ -165,7 +165,7 @@ def test_after_a_nap_what_was_asked_before_it_counts_for_nothing(
     never(lambda: watch.sight().health("cmp-1") != UP)
 
 
-def test_where_a_probe_is_needed_only_who_did_not_answer_is_lost(
+def test_with_probes_only_hosts_without_an_answer_are_lost(
     cluster: Cluster, patient: NetworkWatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also where a proof was made after the loss without a probe."""

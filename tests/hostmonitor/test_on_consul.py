@@ -64,7 +64,7 @@ EXPECTED: dict[str, Callable[[tuple[str, ...]], str]] = {
 }
 
 
-def test_each_combination_of_cut_cables_gives_what_the_matrix_says(house: House) -> None:
+def test_each_combination_of_cut_cables_gives_the_action_of_the_matrix(house: House) -> None:
     monitors = (
         Monitor(house, "k1", ha_matrix=None),
         Monitor(house, "k2", ha_matrix=CUSTOM),
@@ -136,7 +136,7 @@ def a_real_failure_is_found(house: House, host: str, *observers: str) -> None:
     soon(lambda: house.said(began, "well") >= {(each, host) for each in observers})
 
 
-def test_a_monitor_that_is_cut_off_reports_nobody(house: House) -> None:
+def test_a_monitor_cut_off_from_the_networks_reports_no_host(house: House) -> None:
     """On one network, on two, on all; then it hears and is not heard, and the other way round."""
     with house.three() as (first, _second, _third):
         with nobody_is_reported(house, 0):
@@ -157,7 +157,7 @@ def test_a_monitor_that_is_cut_off_reports_nobody(house: House) -> None:
         a_real_failure_is_found(house, "h1", *CONTROLLERS)
 
 
-def test_a_cluster_without_its_leader_or_its_majority_shows_nobody_as_failed(house: House) -> None:
+def test_a_cluster_without_leader_or_majority_shows_no_host_as_failed(house: House) -> None:
     site = house.site
     with house.three() as monitors:
         with nobody_is_reported(house):  # killed
@@ -179,7 +179,7 @@ def test_a_cluster_without_its_leader_or_its_majority_shows_nobody_as_failed(hou
         a_real_failure_is_found(house, "h2", *CONTROLLERS)
 
 
-def test_lost_packets_and_a_monitor_that_is_stopped_cause_no_report(house: House) -> None:
+def test_lost_packets_and_a_stopped_monitor_cause_no_report(house: House) -> None:
     """Every twentieth packet for half a minute, on all networks; the monitor of k2 sleeps for half
     of it, and whatever it slept through is not what it says when it wakes."""
     with house.three() as (_first, second, _third):

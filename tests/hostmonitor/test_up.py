@@ -32,14 +32,14 @@ def reservable(client: Client, name: str) -> bool:
     return bool(client.hosts.find(name)["reservable"])
 
 
-def test_a_simulated_host_that_dies_is_out_of_use_and_comes_back(tmp_path: Path) -> None:
+def test_a_dead_simulated_host_is_out_of_use_and_comes_back(tmp_path: Path) -> None:
     with all_in_one(tmp_path, {"monitors": MONITORS}) as (program, client):
         name = client.hosts.list()[0]["hypervisor_hostname"]
         eventually(lambda: reservable(client, name))
         client.sim.fail_host(name)
         eventually(lambda: not reservable(client, name))
         text = eventually(lambda: metrics(client, 'holdfast_hosts{state="down"} 1.0'))
-        assert 'holdfast_sightings_total{source="nova:service",verdict="down"}' in text
+        assert 'holdfast_status_reports_total{source="nova:service",verdict="down"}' in text
         eventually(lambda: poll_age_s(client) < 20)
         assert "holdfast_push_connected 0.0" in text
 

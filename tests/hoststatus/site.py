@@ -45,6 +45,7 @@ class Own:
         event_types: Sequence[str] = ("service.update",),
     ) -> None:
         self.name, self.event_types = name, event_types
+        self.push_only = False
         self._heard, self._states = heard, states
         self.calls: Counter[str] = Counter()
 
@@ -61,14 +62,14 @@ class Count:
     """A tally that remembers."""
 
     def __init__(self) -> None:
-        self.sightings: Counter[tuple[str, str]] = Counter()
+        self.reports: Counter[tuple[str, str]] = Counter()
         self.failures: Counter[tuple[str, str]] = Counter()
         self.messages: Counter[str] = Counter()
         self.looks: Counter[str] = Counter()
         self.there: list[bool] = []
 
-    def sighted(self, sighting: StatusReport) -> None:
-        self.sightings[sighting.source, sighting.verdict] += 1
+    def reported(self, report: StatusReport) -> None:
+        self.reports[report.source, report.verdict] += 1
 
     def failed(self, monitor: str, how: str) -> None:
         self.failures[monitor, how] += 1
@@ -138,7 +139,7 @@ class Site:
         self.count = Count()
         self.rung = self._armed = 0
         self.hosts = HostWatch(
-            self.store.standings, self.settings, repair=self._repair, wake=self._wake
+            self.store.host_status, self.settings, repair=self._repair, wake=self._wake
         )
         some = [ComputeMonitor(None), *monitors]
         self.watch = Watch(self.hosts, some, self.count, waits or self.clock)
@@ -156,7 +157,7 @@ class Site:
         operations = self.store.operations
         runner = Runner(
             operations,
-            poll.kinds(self.watch, self.cloud, self.settings, self.store.standings.now),
+            poll.kinds(self.watch, self.cloud, self.settings, self.store.host_status.now),
             self.clock,
             owner=name,
             patience=self.settings,
@@ -180,10 +181,10 @@ class Site:
             self.clock.advance(min(left, max(0.05, pause)))
 
     def states(self) -> dict[str, str]:
-        return {one.name: one.standing.state for one in self.store.standings.watched()}
+        return {one.name: one.status.state for one in self.store.host_status.watched()}
 
     def free(self) -> set[str]:
-        return {host.name for host in self.store.ledger.stock(sure=True).hosts.values()}
+        return {host.name for host in self.store.ledger.capacity(sure=True).hosts.values()}
 
     def repairs(self) -> int:
         """How often repair was armed, of which there is one row at most."""
@@ -209,7 +210,7 @@ class Hurry(SimClock):
     """For a watch of which one monitor hangs: the time it has is over as soon as the others have
     answered, however long that takes them on a busy machine.
 
-    `others` are names of threads: `hear compute`, `look compute`.
+    `others` are names of threads: `hear compute`, `poll compute`.
     """
 
     def __init__(self, *others: str) -> None:

@@ -52,7 +52,9 @@ def notice(**about: Any) -> ServiceNotice:
         ({"last_seen_up": None}, UNKNOWN, False),
     ],
 )
-def test_what_a_message_says(about: dict[str, Any], verdict: str, decisive: bool) -> None:
+def test_the_verdict_of_a_service_notification(
+    about: dict[str, Any], verdict: str, decisive: bool
+) -> None:
     (one,) = MONITOR.heard(notice(**about))
     assert (one.host, one.source, one.at) == ("cmp-1", SERVICE, NOW)
     assert (one.verdict, one.decisive) == (verdict, decisive)
@@ -81,13 +83,13 @@ def test_messages_about_other_things_say_nothing() -> None:
         (Service("h", "unknown"), UNKNOWN, False),
     ],
 )
-def test_what_the_list_of_services_says(service: Service, verdict: str, decisive: bool) -> None:
+def test_the_verdicts_of_the_service_list(service: Service, verdict: str, decisive: bool) -> None:
     (one,) = look([service], [])
     assert (one.source, one.verdict, one.decisive) == (SERVICE, verdict, decisive)
     assert one.since == (SEEN if verdict == DOWN and not decisive else None)
 
 
-def test_what_the_list_of_hypervisors_says() -> None:
+def test_the_verdicts_of_the_hypervisor_list() -> None:
     hosts = [
         CloudHost("1", "a.example.org", "a"),
         CloudHost("2", "b", "b", state="down"),

@@ -51,8 +51,8 @@ def test_a_third_party_adds_a_monitor_with_one_class_and_one_entry_point(
     site.run(40)
     assert site.states() == {"cmp-1": UP, "cmp-2": DOWN}
     assert site.free() == {"cmp-1"}
-    (failed,) = [one for one in site.store.standings.watched() if one.name == "cmp-2"]
-    assert failed.standing.why == "acme:power says down: 0 V"
+    (failed,) = [one for one in site.store.host_status.watched() if one.name == "cmp-2"]
+    assert failed.status.why == "acme:power says down: 0 V"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_third_party_adds_a_monitor_with_one_class_and_one_entry_point(
         ("bad_shape", "class Bad:\n    name = 'bad'\n    def __init__(self, conf): pass", "topics"),
     ],
 )
-def test_a_monitor_that_cannot_be_loaded_is_reported_and_the_others_go_on(
+def test_a_broken_monitor_is_reported_and_the_others_go_on(
     install: Callable[[str, str, str], None],
     caplog: pytest.LogCaptureFixture,
     name: str,

@@ -39,7 +39,7 @@ def test_a_host_that_dies_is_out_of_use_within_one_interval_and_repair_is_armed(
     assert site.repairs() == 1
 
 
-def test_one_bad_look_makes_a_host_suspect_and_the_next_comes_soon(site: Site) -> None:
+def test_a_bad_poll_makes_a_host_suspect_and_the_next_poll_comes_soon(site: Site) -> None:
     site.enrol("cmp-1")
     site.run(1)
     site.sim.fail_host("cmp-1")
@@ -52,7 +52,7 @@ def test_one_bad_look_makes_a_host_suspect_and_the_next_comes_soon(site: Site) -
     assert site.repairs() == 0
 
 
-def test_a_host_that_comes_back_is_used_again_after_its_time_and_repair_is_told(
+def test_a_returned_host_is_used_again_after_its_time_and_repair_is_armed(
     site: Site,
 ) -> None:
     site.enrol("cmp-1")
@@ -92,8 +92,8 @@ def test_an_admin_who_forces_a_host_down_is_believed_at_the_first_look(site: Sit
     site.cloud.services.force_down("cmp-1")
     site.run(0.05)
     assert site.states() == {"cmp-1": DOWN}
-    (one,) = site.store.standings.watched()
-    assert one.standing.why == "nova:service says down: forced down"
+    (one,) = site.store.host_status.watched()
+    assert one.status.why == "nova:service says down: forced down"
 
 
 def test_maintenance_is_no_failure_unless_the_site_says_so(site: Site) -> None:
@@ -106,7 +106,7 @@ def test_maintenance_is_no_failure_unless_the_site_says_so(site: Site) -> None:
     assert site.states() == {"cmp-1": DOWN}
 
 
-def test_a_cloud_that_does_not_answer_makes_no_host_fail(site: Site) -> None:
+def test_a_cloud_without_an_answer_makes_no_host_fail(site: Site) -> None:
     site.enrol("cmp-1")
     site.run(1)
     site.sim.change(down=True)
@@ -119,7 +119,7 @@ def test_a_cloud_that_does_not_answer_makes_no_host_fail(site: Site) -> None:
     assert site.states() == {"cmp-1": DOWN}
 
 
-def test_many_that_fail_together_are_one_decision(site: Site) -> None:
+def test_many_hosts_failing_together_are_a_single_decision(site: Site) -> None:
     names = [f"cmp-{number}.example.org" for number in range(40)]
     site.enrol(*names, "well")
     for name in names:
@@ -130,15 +130,15 @@ def test_many_that_fail_together_are_one_decision(site: Site) -> None:
     assert site.repairs() == 1
 
 
-def test_looks_that_show_nothing_new_write_nothing(site: Site) -> None:
+def test_polls_without_a_change_write_nothing(site: Site) -> None:
     site.enrol("cmp-1")
     site.run(100)
     before = site.store.ledger.host("cmp-1")
     with site.store.database.read() as conn:
-        kept = conn.exec_driver_sql("SELECT standing FROM hosts").all()
+        kept = conn.exec_driver_sql("SELECT status FROM hosts").all()
     site.run(200)
     with site.store.database.read() as conn:
-        assert conn.exec_driver_sql("SELECT standing FROM hosts").all() == kept
+        assert conn.exec_driver_sql("SELECT status FROM hosts").all() == kept
     assert site.store.ledger.host("cmp-1") == before
 
 
@@ -151,7 +151,7 @@ def test_the_interval_is_read_anew_each_turn(site: Site) -> None:
     assert 29 <= site.sim.calls()["services.list"] <= 31
 
 
-def test_switched_off_nobody_looks_and_what_has_ripened_is_used_again(site: Site) -> None:
+def test_with_polling_off_a_returning_host_is_used_again_by_time_alone(site: Site) -> None:
     site.enrol("cmp-1")
     site.sim.fail_host("cmp-1")
     site.run(10)
@@ -169,7 +169,7 @@ def test_switched_off_nobody_looks_and_what_has_ripened_is_used_again(site: Site
     assert site.states() == {"cmp-1": DOWN}
 
 
-def test_of_several_managers_one_looks_at_a_time(site: Site) -> None:
+def test_of_several_managers_a_single_manager_polls_at_a_time(site: Site) -> None:
     site.enrol("cmp-1")
     site.run(270, site.loop, site.manager("m2"), site.manager("m3"))
     assert site.sim.calls()["services.list"] == 10
@@ -201,11 +201,11 @@ def away(*_: Any) -> list[StatusReport]:
     [
         (boom, "RuntimeError: no fuse left"),
         (away, "ipmi: no answer"),
-        (lambda *_: [("cmp-1", "down")], "a monitor answers with sightings, not with tuple"),
+        (lambda *_: [("cmp-1", "down")], "a monitor answers with reports, not with tuple"),
         (lambda *_: 7, "'int' object is not iterable"),
     ],
 )
-def test_a_monitor_that_raises_harms_nobody_else_and_is_reported_once(
+def test_a_raising_monitor_harms_no_other_and_is_logged_once(
     build: Callable[..., Site], caplog: pytest.LogCaptureFixture, states: Any, said: str
 ) -> None:
     site = build(Own(states=states))
@@ -223,19 +223,19 @@ def test_a_monitor_that_raises_harms_nobody_else_and_is_reported_once(
     assert said in lines[0]
 
 
-def test_a_monitor_that_hangs_harms_nobody_else_and_is_not_asked_until_it_has_returned(
+def test_a_hanging_monitor_harms_no_other_and_is_not_called_until_its_return(
     build: Callable[..., Site], caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate()
     stuck = Own(states=gate)
-    waits = Hurry("look compute")
+    waits = Hurry("poll compute")
     site = build(stuck, waits=waits)
     site.enrol("cmp-1")
     site.sim.fail_host("cmp-1")
 
     def look() -> None:
         site.clock.advance(1)
-        site.store.standings.expedite(poll.POLL)
+        site.store.host_status.expedite(poll.POLL)
         site.loop.cycle()
 
     with caplog.at_level(logging.INFO, "holdfast.hoststatus"):
@@ -245,7 +245,7 @@ def test_a_monitor_that_hangs_harms_nobody_else_and_is_not_asked_until_it_has_re
         assert stuck.calls["states"] == 1
         assert dict(site.count.failures) == {("own", "hung"): 1, ("own", "busy"): 2}
         gate.open.set()
-        waits.others.add("look own")
+        waits.others.add("poll own")
         eventually(lambda: look() or site.count.looks["own"] >= 1)
     about = [
         record.getMessage() for record in caplog.records if "monitor own" in record.getMessage()
@@ -256,7 +256,7 @@ def test_a_monitor_that_hangs_harms_nobody_else_and_is_not_asked_until_it_has_re
     ]
 
 
-def test_a_manager_that_is_to_stop_does_not_wait_for_a_monitor_that_hangs(
+def test_a_stopping_manager_does_not_wait_for_a_hanging_monitor(
     build: Callable[..., Site],
 ) -> None:
     gate, hangs = Gate(), threading.Event()
@@ -274,7 +274,7 @@ def test_a_manager_that_is_to_stop_does_not_wait_for_a_monitor_that_hangs(
     gate.open.set()
 
 
-def test_a_monitor_that_is_not_enabled_is_not_asked(build: Callable[..., Site]) -> None:
+def test_a_disabled_monitor_is_not_polled(build: Callable[..., Site]) -> None:
     idle = Own("idle")
     site = build(idle)
     site.run(60)

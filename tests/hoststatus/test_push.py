@@ -20,7 +20,7 @@ from holdfast.drivers import nova_notifications as brokers
 from holdfast.drivers import nova_notifications as nova_driver
 from holdfast.drivers.nova_notifications import NovaNotices
 from holdfast.hoststatus import poll
-from holdfast.hoststatus.push import Hearer, Monitors
+from holdfast.hoststatus.push import Dispatcher, Monitors
 from holdfast.hoststatus.status import DOWN, RETURNING, UP, StatusReport
 from holdfast.model.errors import DriverError, Unavailable
 from holdfast.model.nova_notification import Notice
@@ -36,14 +36,14 @@ from tests.servers.rabbitmq import RabbitMQ
 class Ear:
     def __init__(self, site: Site) -> None:
         self.site, self.looks = site, 0
-        self.hearer = Hearer(site.watch, site.store.standings, site.settings, self._look)
+        self.dispatcher = Dispatcher(site.watch, site.store.host_status, site.settings, self._look)
 
     def _look(self) -> None:
         self.looks += 1
 
     def hear(self, age_s: float = 0.0, **about: Any) -> None:
         at = self.site.clock.now() - timedelta(seconds=age_s)
-        self.hearer.hear(notice(at=at, last_seen_up=at, **about))
+        self.dispatcher.dispatch(notice(at=at, last_seen_up=at, **about))
 
 
 def test_a_host_that_is_forced_down_is_out_of_use_at_once(site: Site) -> None:
@@ -55,7 +55,7 @@ def test_a_host_that_is_forced_down_is_out_of_use_at_once(site: Site) -> None:
     site.clock.advance(1)
     ear.hear(host="cmp-1")
     assert site.states()["cmp-1"] == RETURNING
-    assert site.count.sightings == {("nova:service", DOWN): 1, ("nova:service", UP): 1}
+    assert site.count.reports == {("nova:service", DOWN): 1, ("nova:service", UP): 1}
     assert ear.looks == 0
 
 
@@ -78,7 +78,7 @@ def test_old_news_is_not_believed_but_makes_us_look(site: Site) -> None:
     assert site.states() == {"cmp-1": DOWN}
 
 
-def test_what_no_monitor_wants_is_nobodys_business(build: Callable[..., Site]) -> None:
+def test_a_notification_wanted_by_no_monitor_is_ignored(build: Callable[..., Site]) -> None:
     own = Own(event_types=("instance.*",))
     ear = Ear(build(own))
     ear.hear(host="cmp-1", forced_down=True)
@@ -90,7 +90,7 @@ def test_what_no_monitor_wants_is_nobodys_business(build: Callable[..., Site]) -
     assert own.calls["heard"] == 1
 
 
-def test_a_message_on_which_a_monitor_fails_three_times_is_set_aside(
+def test_a_message_on_which_a_monitor_fails_three_times_is_parked(
     build: Callable[..., Site],
 ) -> None:
     def boom(_notice: Notice) -> list[StatusReport]:
@@ -102,14 +102,14 @@ def test_a_message_on_which_a_monitor_fails_three_times_is_set_aside(
     Ear(site).hear(host="cmp-1", forced_down=True, message_id="m-7", data={"host": "cmp-1"})
     assert own.calls["heard"] == 3
     assert site.states() == {"cmp-1": DOWN}  # what others make of it counts
-    (kept,) = site.store.standings.all_set_aside(10)
+    (kept,) = site.store.host_status.parked(10)
     assert (kept.monitor, kept.message_id) == ("own", "m-7")
     assert (kept.why, kept.message) == ("ValueError: cannot digest", {"host": "cmp-1"})
     assert site.count.messages["set aside"] == 1
     assert site.count.failures["own", "raised"] == 3
 
 
-def test_people_can_look_at_what_was_set_aside(build: Callable[..., Site], tmp_path: Path) -> None:
+def test_operators_can_list_parked_messages(build: Callable[..., Site], tmp_path: Path) -> None:
     own = Own(heard=lambda _notice: 7)
     site = build(own)
     Ear(site).hear(message_id="m-7", data={"host": "cmp-1"})
@@ -125,7 +125,7 @@ def test_people_can_look_at_what_was_set_aside(build: Callable[..., Site], tmp_p
     assert "not iterable" in row["why"]
 
 
-def test_a_monitor_that_fails_once_hears_the_message_again(build: Callable[..., Site]) -> None:
+def test_a_monitor_failing_once_gets_the_message_again(build: Callable[..., Site]) -> None:
     heard: list[Notice] = []
 
     def at_second_try(notice: Notice) -> list[StatusReport]:
@@ -138,10 +138,10 @@ def test_a_monitor_that_fails_once_hears_the_message_again(build: Callable[..., 
     site.enrol("cmp-1")
     Ear(site).hear(host="cmp-2")
     assert site.states() == {"cmp-1": DOWN}
-    assert site.store.standings.all_set_aside(10) == []
+    assert site.store.host_status.parked(10) == []
 
 
-def test_a_monitor_that_hangs_over_a_message_keeps_nobody_waiting_and_a_look_follows(
+def test_a_monitor_hanging_over_a_message_delays_no_other_and_a_poll_follows(
     build: Callable[..., Site],
 ) -> None:
     gate = Gate()
@@ -159,7 +159,7 @@ def test_a_monitor_that_hangs_over_a_message_keeps_nobody_waiting_and_a_look_fol
     eventually(lambda: ear.hear(host="cmp-3") or own.calls["heard"] >= 2)
 
 
-def test_what_cannot_be_written_now_comes_again(site: Site, monkeypatch: Any) -> None:
+def test_a_notification_not_written_now_is_delivered_again(site: Site, monkeypatch: Any) -> None:
     """The listener keeps a message for which Unavailable is raised."""
 
     def away() -> Any:
@@ -168,14 +168,14 @@ def test_what_cannot_be_written_now_comes_again(site: Site, monkeypatch: Any) ->
     site.enrol("cmp-1")
     ear = Ear(site)
     with monkeypatch.context() as patch:
-        patch.setattr(site.store.standings, "watched", away)
+        patch.setattr(site.store.host_status, "watched", away)
         with pytest.raises(Unavailable):
             ear.hear(host="cmp-1", forced_down=True)
     ear.hear(host="cmp-1", forced_down=True)
     assert site.states() == {"cmp-1": DOWN}
 
 
-def test_where_it_can_never_listen_it_says_so_once_and_has_looks_done_all_the_same(
+def test_a_manager_without_a_broker_logs_once_and_still_polls(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     def connect(_tally: Any) -> Any:
@@ -183,7 +183,7 @@ def test_where_it_can_never_listen_it_says_so_once_and_has_looks_done_all_the_sa
 
     rung: list[bool] = []
     part = Monitors(
-        site.watch, site.store.standings, site.settings, connect, lambda: rung.append(True)
+        site.watch, site.store.host_status, site.settings, connect, lambda: rung.append(True)
     )
     put_off(site)
     with caplog.at_level(logging.WARNING, "holdfast.hoststatus"):
@@ -249,7 +249,9 @@ class Office:
         self.clock = Polls()
         self.site = site = build(clock=SystemClock(), waits=self.clock, given=monitors)
         self.looks = 0  # that were had done early
-        self.part = Monitors(site.watch, site.store.standings, monitors, self._connect, self._wake)
+        self.part = Monitors(
+            site.watch, site.store.host_status, monitors, self._connect, self._wake
+        )
 
     def _wake(self) -> None:
         self.looks += 1
@@ -338,7 +340,7 @@ def test_push_is_switched_off_and_on_by_configuration_while_running(office: Offi
     eventually(lambda: site.count.messages["heard"] >= 1)
 
 
-def test_what_another_thread_read_during_a_reload_is_not_kept(
+def test_options_read_by_another_thread_during_a_reload_are_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write_config(tmp_path / "x.conf", {"monitors": {"push": True}})
@@ -356,7 +358,7 @@ def test_what_another_thread_read_during_a_reload_is_not_kept(
     assert conf.monitors.push is False
 
 
-def test_when_the_broker_is_back_somebody_looks_at_once(office: Office) -> None:
+def test_a_poll_follows_at_once_when_the_broker_is_back(office: Office) -> None:
     office.rests()
     office.cable.cut()
     eventually(lambda: False in office.site.count.there and office.there())

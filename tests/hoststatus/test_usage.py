@@ -17,7 +17,7 @@ from holdfast.app import manager as composed
 from holdfast.conf import monitors as options
 from holdfast.hoststatus.plugins import usage
 from holdfast.hoststatus.plugins.usage import UsageMonitor
-from holdfast.hoststatus.poll import only_hears, wants
+from holdfast.hoststatus.poll import wants
 from holdfast.metrics import plugin_input, plugin_runner
 from holdfast.model.nova_notification import Notice, parse
 from holdfast.ports.metrics import Snapshot
@@ -109,7 +109,7 @@ def test_the_use_of_a_volume_has_rates_over_the_time_since_it_was_told_before(he
     assert then["ctx"]["elapsed_s"] == 60
 
 
-def test_what_comes_twice_or_late_says_nothing_and_counters_begun_anew_have_no_rate(
+def test_a_repeated_or_late_message_is_ignored_and_restarted_counters_have_no_rate(
     heard: Heard,
 ) -> None:
     for one in (volume(60, 650), volume(60, 650), volume(0, 50)):
@@ -120,7 +120,7 @@ def test_what_comes_twice_or_late_says_nothing_and_counters_begun_anew_have_no_r
     assert d["reset"] and d["wr_iops"] is None
 
 
-def test_a_volume_that_is_at_no_server_is_told_by_its_own_name(heard: Heard) -> None:
+def test_a_volume_without_a_server_has_its_own_name(heard: Heard) -> None:
     heard(volume(instance_uuid=None, last_refreshed=None))
     (d,) = plugin_input.on_volume(heard.snapshots[0])
     assert (d["name"], d["uuid"]) == (VOLUME, VOLUME) and d["ctx"]["at"] == AT
@@ -134,7 +134,7 @@ def test_a_hosts_metrics_are_its_on_host(heard: Heard) -> None:
     assert "cpu_steal_ratio" in d["missing"] and "mem_total_bytes" in d["missing"]
 
 
-def test_an_audit_tells_who_a_server_is_and_names_its_volumes(heard: Heard) -> None:
+def test_an_audit_identifies_a_server_and_names_its_volumes(heard: Heard) -> None:
     message = recorded.message(recorded.OFF, event_type=usage.EXISTS, power_state="running")
     message["payload"]["nova_object.name"] = "InstanceExistsPayload"
     data = message["payload"]["nova_object.data"]
@@ -164,7 +164,7 @@ def test_only_the_last_are_remembered(heard: Heard, monkeypatch: pytest.MonkeyPa
     assert "wr_iops" in forgotten["missing"] and known["wr_iops"] == 10
 
 
-def test_it_is_off_by_default_and_plugins_of_its_file_get_what_is_heard(
+def test_the_usage_monitor_is_off_by_default_and_feeds_the_plugins_of_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patient = functools.partial(
@@ -176,7 +176,7 @@ def test_it_is_off_by_default_and_plugins_of_its_file_get_what_is_heard(
     conf([], default_config_files=[])
     assert "usage" not in conf.monitors.enabled
     unused = composed.monitor(conf)
-    assert only_hears(unused) and unused.heard(volume()) == []  # there is no file: nothing is made
+    assert unused.push_only and unused.heard(volume()) == []  # there is no file: nothing is made
     (tmp_path / "plugin.py").write_text(PLUGIN)
     listed, seen = tmp_path / "plugins.yaml", tmp_path / "seen"
     listed.write_text(

@@ -83,7 +83,7 @@ class Shop:
             {kind.name: kind for kind in kinds},
             self.clock,
             patience=self.settings,
-            heard=self.ended.append,
+            on_ended=self.ended.append,
             claim_s=TTL.total_seconds(),
             **settings,
         )

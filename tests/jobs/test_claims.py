@@ -31,7 +31,7 @@ def claim(shop: Shop, owner: str = "m1") -> tuple[Operation, Claim]:
     return taken, Claim(taken.id, owner, taken.epoch)
 
 
-def test_what_is_claimed_is_nobody_elses(shop: Shop) -> None:
+def test_a_claimed_operation_is_not_claimed_by_another_manager(shop: Shop) -> None:
     key = shop.add()
     taken, _ = claim(shop)
     assert (taken.key, taken.owner, taken.status) == (key, "m1", "running")
@@ -84,7 +84,7 @@ def test_a_manager_of_the_same_name_cannot_write_for_its_former_self(
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_nobody_writes_to_work_that_is_closed(shop: Shop, write: str) -> None:
+def test_no_manager_writes_to_a_closed_operation(shop: Shop, write: str) -> None:
     shop.add()
     _, mine = claim(shop)
     shop.operations.finish(mine, "done", "said")
@@ -118,7 +118,7 @@ def test_a_step_renews_the_claim(shop: Shop) -> None:
     assert shop.operations.claim_due("m2", 10, TTL, KINDS) == []
 
 
-def test_work_put_off_is_free_for_everybody_at_its_time(shop: Shop) -> None:
+def test_a_postponed_operation_is_free_for_all_managers_when_due(shop: Shop) -> None:
     shop.add()
     _, mine = claim(shop)
     when = shop.clock.now() + timedelta(seconds=7)
@@ -155,7 +155,7 @@ def test_cancelled_work_is_lost_to_its_owner_and_no_obstacle(shop: Shop) -> None
     assert taken.key == end
 
 
-def test_work_armed_again_forgets_its_steps_and_its_owner(shop: Shop) -> None:
+def test_a_rearmed_operation_loses_steps_and_owner(shop: Shop) -> None:
     key = shop.add()
     taken, mine = claim(shop)
     shop.operations.step_done(mine, 0, "step", "said", TTL)
@@ -167,7 +167,7 @@ def test_work_armed_again_forgets_its_steps_and_its_owner(shop: Shop) -> None:
     assert (found.id, found.status, found.done_steps) == (taken.id, "waiting", frozenset())
 
 
-def test_work_armed_again_waits_for_the_call_that_may_be_on_its_way(shop: Shop) -> None:
+def test_a_rearmed_operation_waits_for_a_call_still_under_way(shop: Shop) -> None:
     key = shop.add()
     taken, _ = claim(shop)
     again = Operation("x", taken.kind, taken.subject, key, *(shop.clock.now(),) * 2)
@@ -179,7 +179,7 @@ def test_work_armed_again_waits_for_the_call_that_may_be_on_its_way(shop: Shop) 
     claim(shop, "m2")
 
 
-def test_new_work_waits_for_the_calls_of_what_it_replaces(shop: Shop) -> None:
+def test_a_new_operation_waits_for_the_calls_of_the_replaced_operation(shop: Shop) -> None:
     shop.add(START, subject="lease", sequence=10)
     claim(shop)
     now = shop.clock.now()
@@ -191,16 +191,16 @@ def test_new_work_waits_for_the_calls_of_what_it_replaces(shop: Shop) -> None:
     assert taken.kind == "lease_delete"
 
 
-def test_the_next_look_is_that_of_the_earliest_row_later_than_asked(shop: Shop) -> None:
+def test_the_next_due_time_is_the_earliest_row_after_the_given_time(shop: Shop) -> None:
     now = shop.clock.now()
-    assert shop.operations.next_look() is None
+    assert shop.operations.next_due() is None
     shop.add(after_s=5)
     shop.add(after_s=3)
     shop.add(after_s=1)
     shop.clock.advance(2)
-    assert shop.operations.next_look() == now + timedelta(seconds=3)
-    assert shop.operations.next_look(now + timedelta(seconds=4)) == now + timedelta(seconds=5)
-    assert shop.operations.next_look(now) == now + timedelta(seconds=1)
+    assert shop.operations.next_due() == now + timedelta(seconds=3)
+    assert shop.operations.next_due(now + timedelta(seconds=4)) == now + timedelta(seconds=5)
+    assert shop.operations.next_due(now) == now + timedelta(seconds=1)
 
 
 def test_many_managers_at_once_claim_every_row_once(shop: Shop) -> None:

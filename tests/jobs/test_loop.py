@@ -4,7 +4,7 @@
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.jobs.job import NotYet, Run
 from holdfast.jobs.loop import BREATH_S, Loop
 from holdfast.model.errors import Unavailable
-from tests.jobs.conftest import Shop, Toy
+from tests.jobs.conftest import TTL, Shop, Toy
 from tests.leases.house import copy
 from tests.processes import eventually
 from tests.simclock import SimClock
@@ -38,7 +39,7 @@ def test_the_poll_interval_bounds_the_sleep(shop: Shop) -> None:
     assert shop.turn(ONE_STEP) == 2.5
 
 
-def test_work_that_waits_for_another_of_its_subject_does_not_keep_the_loop_awake(
+def test_an_operation_waiting_for_another_of_the_subject_lets_the_loop_sleep(
     shop: Shop,
 ) -> None:
     shop.add("first", subject="s", sequence=1, after_s=50)
@@ -46,7 +47,7 @@ def test_work_that_waits_for_another_of_its_subject_does_not_keep_the_loop_awake
     assert shop.turn(ONE_STEP) == 50
 
 
-def test_what_becomes_due_between_two_looks_is_not_overslept(
+def test_an_operation_due_between_two_cycles_is_not_overslept(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Due just after the claim looked and just before we ask for the next: at once, not later."""
@@ -65,7 +66,9 @@ def test_what_becomes_due_between_two_looks_is_not_overslept(
     assert shop.get(key).status == "done"
 
 
-def test_more_than_one_batch_is_taken_at_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_batches_are_claimed_in_a_cycle(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.jobs.loop.FIRST", 4)
     monkeypatch.setattr("holdfast.jobs.loop.MOST", 6)
     keys = [shop.add() for _ in range(13)]
@@ -85,7 +88,7 @@ def test_more_than_one_batch_is_taken_at_once(shop: Shop, monkeypatch: pytest.Mo
     assert {shop.get(key).status for key in keys} == {"done"}
 
 
-def test_beyond_its_workers_a_manager_takes_only_what_a_first_claim_left(
+def test_a_manager_with_busy_workers_claims_only_the_rest_of_a_first_claim(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.jobs.loop.FIRST", 4)
@@ -106,7 +109,7 @@ def test_beyond_its_workers_a_manager_takes_only_what_a_first_claim_left(
     assert len(begun) == 13  # no worker is free: what is left, others may take
 
 
-def test_what_was_claimed_before_the_database_went_away_is_run(
+def test_operations_claimed_before_a_database_outage_are_run(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.jobs.loop.FIRST", 2)
@@ -125,6 +128,64 @@ def test_what_was_claimed_before_the_database_went_away_is_run(
     with pytest.raises(Unavailable):
         shop.loop(shop.runner(ONE_STEP, workers=9), Flaky()).cycle()
     assert sorted(shop.get(key).status for key in keys) == ["done"] * 2 + ["waiting"] * 3
+
+
+# a clock that was ahead
+
+YEAR_AHEAD = timedelta(days=400)
+
+
+def move_clock(shop: Shop, by: timedelta) -> None:
+    """The clock jumps; monotonic time does not."""
+    shop.clock._start += by
+
+
+def test_what_a_clock_ahead_put_off_runs_within_its_interval_after_it_is_back(shop: Shop) -> None:
+    runs: list[str] = []
+    toys = [
+        Toy("chore", {"a": periodic(runs, "chore")}),
+        Toy("lease_start", {"a": lambda _run: runs.append("start") or "started"}),
+        Toy("held", {"a": lambda _run: runs.append("held") or "done"}),
+    ]
+    loop = shop.loop(shop.runner(*toys))
+    dated = shop.add("lease_start", after_s=3600)
+    move_clock(shop, YEAR_AHEAD)
+    chore, ahead = shop.add("chore"), shop.add("lease_start", after_s=3600)
+    claimed = shop.add("held")
+    shop.operations.claim_due("gone", 9, TTL, ["held"])
+    loop.cycle()
+    assert runs == ["start", "chore"]  # due by the clock, as everybody saw it
+    move_clock(shop, -YEAR_AHEAD)
+    loop.cycle()
+    assert runs == ["start", "chore", "chore"]
+    for _ in range(5):
+        shop.clock.advance(20)
+        loop.cycle()
+    assert (runs.count("start"), runs.count("held")) == (1, 1)
+    assert runs.count("chore") == 2 + 5
+    assert [shop.get(key).status for key in (dated, claimed)] == ["done", "done"]
+    assert shop.get(chore).next_try_at <= shop.clock.now() + timedelta(seconds=20)
+    later = shop.get(ahead)  # a date of its own stays
+    assert later.next_try_at == later.due_at > shop.clock.now() + YEAR_AHEAD - timedelta(hours=1)
+
+
+def test_a_manager_that_starts_after_the_clock_went_back_runs_everything(shop: Shop) -> None:
+    runs: list[str] = []
+    chore = Toy("chore", {"a": periodic(runs, "chore")})
+    move_clock(shop, YEAR_AHEAD)
+    shop.add("chore")
+    shop.turn(chore)
+    move_clock(shop, -YEAR_AHEAD)
+    shop.turn(chore)
+    assert runs == ["chore", "chore"]
+
+
+def periodic(runs: list[str], name: str) -> Callable[[Run], str]:
+    def run(_run: Run) -> str:
+        runs.append(name)
+        raise NotYet("again", 20)
+
+    return run
 
 
 # on a thread of its own
@@ -182,7 +243,9 @@ def test_the_bell_wakes_a_sleeping_loop(threaded: ThreadedShop) -> None:
         assert threaded.clock.monotonic() == 0
 
 
-def test_the_end_of_one_wakes_the_loop_for_the_next_of_its_subject(threaded: ThreadedShop) -> None:
+def test_the_end_of_an_operation_wakes_the_loop_for_the_next_of_the_subject(
+    threaded: ThreadedShop,
+) -> None:
     threaded.add("toy", subject="s", sequence=1)
     last = threaded.add("toy", subject="s", sequence=2)
     with threaded.running(ONE_STEP):
@@ -205,8 +268,8 @@ class Away:
             raise self._error
         return self._target.claim_due(*args)
 
-    def next_look(self, after: datetime | None = None) -> datetime | None:
-        return self._target.next_look(after)  # type: ignore[no-any-return]
+    def next_due(self, after: datetime | None = None) -> datetime | None:
+        return self._target.next_due(after)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("error", [Unavailable("no database"), ZeroDivisionError("a defect")])
@@ -244,7 +307,7 @@ def test_age_is_the_time_since_the_loop_came_round(shop: Shop) -> None:
     assert timedelta(seconds=loop.age_s()) == timedelta(seconds=12)
 
 
-def test_who_rings_all_the_time_does_not_make_the_loop_look_all_the_time(shop: Shop) -> None:
+def test_constant_wakes_do_not_make_the_loop_cycle_constantly(shop: Shop) -> None:
     """What falls due within a breath is taken in one go: a look costs more than what it finds."""
     loop = shop.loop(shop.runner(ONE_STEP))
     looked: list[float] = []

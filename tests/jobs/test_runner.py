@@ -5,7 +5,7 @@ import logging
 import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -20,6 +20,7 @@ from holdfast.model.errors import (
     Unavailable,
 )
 from holdfast.model.operation import Claim
+from holdfast.ports.cloud import Cloud
 from tests.jobs.conftest import TTL, Shop, Toy
 from tests.processes import PATIENCE_S
 from tests.simclock import EPOCH
@@ -55,7 +56,7 @@ def test_steps_run_in_order_and_the_last_sentence_stays(shop: Shop) -> None:
     shop.turn(Toy("toy", {"a": say("one", ran), "b": say("two", ran)}))
     done = shop.get(key)
     assert (ran, done.status, done.sentence) == (["one", "two"], "done", "two")
-    assert shop.operations.next_look() is None
+    assert shop.operations.next_due() is None
 
 
 def test_a_recorded_step_is_not_run_again(shop: Shop) -> None:
@@ -80,7 +81,7 @@ def test_not_yet_is_no_failed_attempt(shop: Shop) -> None:
     assert shop.get(key).attempts == 1
 
 
-def test_waiting_ends_when_it_has_lost_its_meaning(shop: Shop) -> None:
+def test_a_waiting_operation_ends_at_the_give_up_time(shop: Shop) -> None:
     key = shop.add()
     toy = Toy("toy", {"a": fail(*[NotYet("still at it", 3.0)] * 9)}, until=EPOCH + 2 * TTL)
     for _ in range(3):
@@ -108,7 +109,7 @@ def test_the_back_off_doubles_up_to_its_most_and_obeys_a_reload(shop: Shop) -> N
 
 
 @pytest.mark.parametrize("error", [AWAY, StaleWrite("somebody was faster")])
-def test_what_may_pass_is_tried_again(shop: Shop, error: Exception) -> None:
+def test_a_transient_failure_is_retried(shop: Shop, error: Exception) -> None:
     key = shop.add()
     toy = Toy("toy", {"a": fail(error)})
     shop.turn(toy)
@@ -122,7 +123,7 @@ def test_what_may_pass_is_tried_again(shop: Shop, error: Exception) -> None:
     "error",
     [DriverError("cloud", "says no", retryable=False), Conflict("no"), NotFound("no"), KeyError(1)],
 )
-def test_what_cannot_pass_fails_for_good_at_once(shop: Shop, error: Exception) -> None:
+def test_a_permanent_failure_ends_the_operation_at_once(shop: Shop, error: Exception) -> None:
     key = shop.add()
     toy = Toy("toy", {"a": fail(error)})
     shop.turn(toy)
@@ -130,7 +131,7 @@ def test_what_cannot_pass_fails_for_good_at_once(shop: Shop, error: Exception) -
     assert len(toy.failures) == 1
 
 
-def test_trying_again_ends_when_it_has_lost_its_meaning(shop: Shop) -> None:
+def test_retries_end_at_the_give_up_time(shop: Shop) -> None:
     """Not a moment later: the next try would come too late."""
     key = shop.add()
     toy = Toy("toy", {"a": fail(*[AWAY] * 9)}, until=EPOCH + timedelta(seconds=2))
@@ -143,7 +144,7 @@ def test_trying_again_ends_when_it_has_lost_its_meaning(shop: Shop) -> None:
     assert (shop.get(key).status, toy.failures) == ("error", ["cloud: is away"])
 
 
-def test_giving_up_that_fails_itself_is_tried_again(shop: Shop) -> None:
+def test_a_failed_record_of_a_failure_is_retried(shop: Shop) -> None:
     """A user wrote the lease in that moment: the work must not hang until its claim expires."""
     key = shop.add()
     beaten = iter([True])
@@ -160,7 +161,7 @@ def test_giving_up_that_fails_itself_is_tried_again(shop: Shop) -> None:
     assert (shop.get(key).status, toy.failures) == ("error", ["no"])
 
 
-def test_work_of_an_unknown_kind_is_left_for_those_who_know_it(shop: Shop) -> None:
+def test_an_operation_of_an_unknown_kind_is_left_to_other_managers(shop: Shop) -> None:
     key = shop.add("newer")
     shop.turn(Toy("toy", {}))
     left = shop.get(key)
@@ -185,7 +186,7 @@ def test_early_steps_run_ahead_and_the_rest_at_the_very_time(shop: Shop) -> None
     assert (ran, shop.get(key).status) == (["p", "a"], "done")
 
 
-def test_early_steps_are_left_out_when_it_is_too_late_for_them(shop: Shop) -> None:
+def test_early_steps_are_skipped_once_the_operation_is_due(shop: Shop) -> None:
     ran: list[str] = []
     toy = Toy("toy", {"prepare": say("p", ran), "act": say("a", ran)}, early=frozenset({"prepare"}))
     shop.add()
@@ -215,7 +216,7 @@ def _lost(shop: Shop) -> None:
     assert shop.operations.claim_due("rival", 10, TTL, ["toy"])
 
 
-def test_a_manager_that_lost_its_claim_writes_nothing(
+def test_a_manager_without_a_claim_writes_nothing(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = shop.add()
@@ -246,7 +247,9 @@ def test_a_failure_after_the_claim_was_lost_is_nobodys_business(shop: Shop) -> N
     assert (shop.get(key).owner, shop.get(key).attempts, toy.failures) == ("rival", 0, [])
 
 
-def test_hold_renews_only_when_it_must(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hold_renews_the_claim_only_when_needed(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shop.add()
     renewed: list[float] = []
     renew = shop.operations.renew
@@ -312,6 +315,26 @@ def test_the_guard_asks_for_the_calls_whole_length_and_passes_values_on(
     mine.pools.list()
     mine.servers.list(host=None)
     assert asked == [7.0 + MARGIN_S] * 2
+    cloud.close()
+
+
+@pytest.mark.parametrize("port", [p for p in vars(Cloud) if isinstance(vars(Cloud)[p], property)])
+def test_every_method_of_every_cloud_port_renews_the_claim_first(
+    shop: Shop, tmp_path: Any, port: str
+) -> None:
+    class Lost(Exception):
+        pass
+
+    def hold(_seconds: float) -> None:
+        raise Lost
+
+    cloud = SimCloud(str(tmp_path / "cloud.db"), shop.clock)
+    protocol = get_type_hints(vars(Cloud)[port].fget)["return"]
+    methods = [name for name in vars(protocol) if not name.startswith("_")]
+    assert methods
+    for name in methods:
+        with pytest.raises(Lost):
+            getattr(getattr(guarded(cloud, hold), port), name)()
     cloud.close()
 
 
@@ -385,7 +408,7 @@ def test_a_manager_that_stops_does_not_wait_for_the_database(shop: Shop) -> None
 # one for all
 
 
-def test_one_that_raises_unforeseen_does_not_stop_the_others(
+def test_an_unforeseen_error_of_an_operation_does_not_stop_the_others(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = shop.add("bad")
@@ -405,10 +428,12 @@ def test_a_listener_that_raises_does_not_stop_the_others(shop: Shop) -> None:
     def deaf(_ended: object) -> None:
         raise RuntimeError("metrics are broken")
 
-    runner = shop.runner(Toy("toy", {"a": say("fine")}))
-    runner._heard = deaf
+    toy = Toy("toy", {"a": say("fine")})
+    runner = shop.runner(toy)
+    runner._on_ended = deaf
     shop.loop(runner).cycle()
     assert {shop.get(key).status for key in keys} == {"done"}
+    assert toy.failures == []
     assert runner.free() == 64
 
 
@@ -432,7 +457,7 @@ def test_a_stopping_manager_hands_over_between_steps_and_finishes_what_is_done(
     assert (ran, shop.get(unfinished).status) == (["b"], "done")
 
 
-def test_no_more_than_its_workers_are_taken_on(shop: Shop) -> None:
+def test_the_runner_accepts_no_more_operations_than_free_workers(shop: Shop) -> None:
     for _ in range(5):
         shop.add()
     gate = threading.Event()
@@ -450,7 +475,7 @@ def test_no_more_than_its_workers_are_taken_on(shop: Shop) -> None:
     assert runner.freed.is_set()
 
 
-def test_what_was_claimed_ahead_and_waited_too_long_is_left_to_others(shop: Shop) -> None:
+def test_an_operation_claimed_ahead_too_long_is_left_to_other_managers(shop: Shop) -> None:
     key = shop.add()
     ran: list[str] = []
     shop.settings.claim_ahead = 2
@@ -465,7 +490,7 @@ def test_what_was_claimed_ahead_and_waited_too_long_is_left_to_others(shop: Shop
     assert (shop.get(key).status, shop.get(key).epoch) == ("running", again.epoch)
 
 
-def test_what_waits_for_a_worker_stays_ours(shop: Shop) -> None:
+def test_an_operation_waiting_for_a_worker_keeps_the_claim(shop: Shop) -> None:
     keys = [shop.add() for _ in range(3)]
     ran: list[str] = []
     held: list[Any] = []
@@ -491,7 +516,7 @@ def test_what_waits_for_a_worker_stays_ours(shop: Shop) -> None:
     assert sorted(shop.get(key).status for key in keys) == ["done", "done", "running"]
 
 
-def test_that_it_failed_is_said_once_per_reason_and_for_good_only_when_it_is_written_down(
+def test_a_failure_is_logged_once_per_reason_and_as_final_only_once_recorded(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What cannot be written down yet is tried again; people have heard of it."""
@@ -509,8 +534,8 @@ def test_that_it_failed_is_said_once_per_reason_and_for_good_only_when_it_is_wri
         shop.turn(toy)
         shop.clock.advance(20)
     assert [record.getMessage() for record in caplog.records] == [
-        f"{key} failed, which is not written down yet: no",
-        f"{key} failed, which is not written down yet: never",
+        f"{key} failed, and the failure is not recorded yet: no",
+        f"{key} failed, and the failure is not recorded yet: never",
         f"{key} failed for good: never",
     ]
     assert (shop.get(key).status, shop.get(key).sentence) == ("error", "never")

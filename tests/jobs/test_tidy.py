@@ -63,7 +63,7 @@ def test_nothing_goes_where_all_is_kept(shop: Shop) -> None:
     assert closed(shop) == 3
 
 
-def test_what_is_too_much_for_one_go_is_left_for_soon_after(
+def test_rows_beyond_the_limit_of_a_run_are_deleted_soon_after(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tidying, "PORTION", 2)

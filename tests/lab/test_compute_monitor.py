@@ -74,9 +74,9 @@ def paths(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     lines = [f"{name} = {value}" for name, value in ours["entry-points"][GROUP].items()]
     (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *lines, ""]))
     found = f"{ROOT / 'src'}:{folder}"
-    command = [lab.place.program("python"), "-m", "holdfast.nova.install_monitor"]
+    command = [lab.place.program("python"), "-m", "holdfast.nova.feed"]
     env = {"PYTHONPATH": found}
-    subprocess.run(command, env=env, check=True, capture_output=True)
+    subprocess.run([*command, "--install"], env=env, check=True, capture_output=True)
     yield found
     subprocess.run([*command, "--remove"], env=env, check=True, capture_output=True)
 

@@ -105,7 +105,7 @@ def site(lab: Lab, our_ground: Ground) -> Iterator[Pools]:
         made.admin.delete_flavor(flavor.id)
 
 
-def test_hosts_in_no_pool_of_ours_take_everybody_and_no_hint(site: Pools) -> None:
+def test_hosts_outside_reserved_pools_accept_servers_without_a_hint_only(site: Pools) -> None:
     with site.pool("filter-test-other", {}, site.hosts[1]):
         site.expect((["red", str(uuid.uuid4())], REFUSED), (["red", "ground-lab"], REFUSED))
         site.settle("blue")
@@ -141,7 +141,7 @@ def test_a_host_in_both_pools_is_the_owners_until_the_door_closes(site: Pools) -
         site.expect((["red", reservation], site.hosts[0]))
 
 
-def test_pools_that_blazar_made_keep_their_meaning(site: Pools) -> None:
+def test_pools_made_by_blazar_keep_their_meaning(site: Pools) -> None:
     old = str(uuid.uuid4())
     site.empty()  # Nova takes no host with servers into another zone
     with site.pool(old, site.owner("red"), *site.hosts, zone=f"blazar_{old}"):
@@ -198,7 +198,7 @@ for fields in (
 """
 
 
-def test_requests_as_nova_makes_them_are_understood(lab: Lab) -> None:
+def test_request_specs_of_nova_are_understood(lab: Lab) -> None:
     """Fields may be unset; a rebuild stays where it is and passes; a host alone is answered for."""
     said = subprocess.run(
         [str(lab.place.venv / "bin" / "python"), "-c", NOVAS_OWN],
@@ -213,7 +213,7 @@ def test_requests_as_nova_makes_them_are_understood(lab: Lab) -> None:
 
 
 @pytest.mark.slow("a real Nova shelves and evacuates servers, and the host starts again")
-def test_a_server_that_moves_stays_in_its_pool(site: Pools) -> None:
+def test_a_moved_server_stays_in_the_reserved_pool(site: Pools) -> None:
     """The hint goes with it: shelved, or evacuated; two ordinary hosts stand by in vain."""
     reservation = str(uuid.uuid4())
     compute = site.admin.compute

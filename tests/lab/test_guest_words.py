@@ -105,7 +105,7 @@ def town(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
 
 
 @pytest.mark.slow("Nova takes its time to find a guest switched off")
-def test_a_guest_that_nova_finds_switched_off_runs_again_with_one_incident(town: Town) -> None:
+def test_a_guest_shut_down_from_inside_runs_again_with_a_single_incident(town: Town) -> None:
     server = town.host.boot(town.owner, "off")
     pauses = Pauses(town.wire)
     pauses.pause("both are to be heard: one alone would be enough to have it running at once")
@@ -147,7 +147,7 @@ def test_a_guest_that_nova_itself_puts_into_error_runs_again(town: Town) -> None
 
 
 @pytest.mark.slow("Nova does one action after the other")
-def test_what_people_ask_for_makes_no_traffic(town: Town) -> None:
+def test_actions_requested_by_the_owner_create_no_observations(town: Town) -> None:
     for _ in range(3):
         server = ask_for_all(town)
         if stops(town, server) == 1:

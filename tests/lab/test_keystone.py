@@ -208,7 +208,7 @@ def message(answer: requests.Response) -> str:
     return str(fault["detail"])
 
 
-def test_what_is_no_valid_token_is_a_401_that_says_where_keystone_is(town: Town) -> None:
+def test_an_invalid_token_is_a_401_with_the_address_of_keystone(town: Town) -> None:
     revoked = town.token("member")
     subject = {"X-Auth-Token": revoked, "X-Subject-Token": revoked}
     done = requests.delete(f"{town.lab.auth_url}/auth/tokens", headers=subject, timeout=90)
@@ -221,7 +221,7 @@ def test_what_is_no_valid_token_is_a_401_that_says_where_keystone_is(town: Town)
             assert town.lab.auth_url in answer.headers["WWW-Authenticate"]
 
 
-def test_a_token_ends_when_its_time_or_its_project_does(town: Town) -> None:
+def test_a_token_ends_with_the_expiry_or_with_the_project(town: Town) -> None:
     identity = town.cloud.identity
     short = short_lived(town)
     other = town.token("other")

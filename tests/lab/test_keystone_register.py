@@ -110,7 +110,7 @@ def test_the_catalog_is_made_kept_and_corrected(identity: Any, register: Registe
     assert {"holdfast-reservation", "holdfast-instance-ha"} <= names
 
 
-def test_what_belongs_to_others_is_named_and_disabled_only_when_asked(
+def test_foreign_endpoints_are_named_and_disabled_only_on_request(
     identity: Any, register: Register
 ) -> None:
     service = identity.create_service(type="reservation", name=RIVAL)

@@ -64,7 +64,7 @@ def notices(lab: Lab) -> Iterator[Callable[[], list[dict[str, Any]]]]:
         yield listen
 
 
-def test_every_service_answers_those_who_log_in(lab: Lab) -> None:
+def test_every_service_answers_an_authenticated_user(lab: Lab) -> None:
     cloud = lab.connect("holdfast", "service")
     projects = {project.name: project.id for project in cloud.identity.projects()}
     for project, user, _ in PEOPLE:
@@ -154,7 +154,7 @@ def sleeper(tmp_path: Path) -> Iterator[Part]:
     part.stop()
 
 
-def test_a_part_is_started_once_frozen_and_killed_with_what_it_forked(sleeper: Part) -> None:
+def test_a_service_is_started_once_frozen_and_killed_with_all_children(sleeper: Part) -> None:
     assert sleeper.state == "stopped"
     sleeper.start()
     pid = sleeper.pid
@@ -174,7 +174,7 @@ def test_a_part_is_started_once_frozen_and_killed_with_what_it_forked(sleeper: P
     assert sleeper.state == "stopped"
 
 
-def test_what_was_done_is_not_done_again_and_what_failed_is(tmp_path: Path) -> None:
+def test_finished_steps_are_skipped_and_failed_steps_repeated(tmp_path: Path) -> None:
     done: list[str] = []
     broken = True
 

@@ -41,7 +41,7 @@ def town(lab: Lab, libvirt: Libvirt, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.slow("libvirtd, an instance monitor and Holdfast start")
-def test_a_guest_whose_death_it_reports_runs_again(
+def test_a_guest_reported_dead_by_the_instance_monitor_runs_again(
     town: Town, libvirt: Libvirt, tmp_path: Path
 ) -> None:
     guest = libvirt.machine("web")

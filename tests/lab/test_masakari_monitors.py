@@ -58,7 +58,7 @@ def listening() -> dict[str, Any]:
     return {"bind_addr": "127.0.0.1", "ports": {**ports, "dns": -1, "serf_wan": -1}, **gossip()}
 
 
-def test_the_process_monitor_reports_what_it_could_not_restart(town: Town) -> None:
+def test_the_process_monitor_reports_a_process_after_failed_restarts(town: Town) -> None:
     folder = town.home.folder / "processes"
     folder.mkdir()
     starter, attempts = folder / "starter", folder / "attempts"
@@ -87,7 +87,7 @@ def process(folder: Path, name: str) -> dict[str, Any]:
     return {"process_name": str(folder / name), "run_as_root": False, **starts, **around}
 
 
-def test_the_host_monitor_reports_a_host_that_consul_lost(town: Town, watcher: Agent) -> None:
+def test_the_host_monitor_reports_a_host_lost_by_consul(town: Town, watcher: Agent) -> None:
     join = [f"127.0.0.1:{watcher.settings['ports']['serf_lan']}"]
     sim = town.home.deployment.simulator
     server = sim.boot("db", "red", DYING, 1, 512, 1, metadata={"HA_Enabled": "True"}).id

@@ -62,13 +62,13 @@ class Home:
             manager.signal(signal.SIGHUP)
             eventually(lambda: log(manager).count("configuration reloaded") > before)  # noqa: B023
 
-    def standing(self) -> HostStatus:
-        (one,) = self.store.standings.watched()
-        return one.standing
+    def status(self) -> HostStatus:
+        (one,) = self.store.host_status.watched()
+        return one.status
 
     def settled(self, state: str) -> HostStatus:
-        eventually(lambda: self.standing().state == state, every=0.01)
-        return self.standing()
+        eventually(lambda: self.status().state == state, every=0.01)
+        return self.status()
 
     def force(self, down: bool) -> float:
         """As an admin does; the stopwatch just before Nova is asked, which is before its message:
@@ -146,7 +146,7 @@ def test_push_and_poll_are_switched_by_configuration_while_it_runs(home: Home) -
     eventually(lambda: home.listening() == 0)
     home.force(True)
     time.sleep(1)
-    assert home.standing().state == UP
+    assert home.status().state == UP
     home.set(**LOOKING)
     began = time.monotonic()
     home.settled(DOWN)

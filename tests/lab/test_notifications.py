@@ -171,7 +171,7 @@ def test_a_change_of_an_aggregate_is_heard(lab: Lab, ear: Ear) -> None:
     assert heard("aggregate.delete.end").aggregate_id == int(made.id)
 
 
-def test_the_command_shows_that_nova_talks_to_us(lab: Lab, config: Path) -> None:
+def test_the_command_shows_notifications_of_nova(lab: Lab, config: Path) -> None:
     compute = lab.connect().compute
     command = [script("holdfast"), "notification", "listen", "--json", "--config", config]
     with subprocess.Popen(

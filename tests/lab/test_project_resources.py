@@ -57,7 +57,7 @@ def ask_for_a_server(lab: Lab, project: str, group: ServerGroup) -> Any:
     return user.compute.post("/servers", json=body, microversion="2.79")
 
 
-def test_members_of_its_project_use_a_group_and_nobody_else(
+def test_only_members_of_the_project_use_a_server_group(
     lab: Lab, cloud: Cloud, group: ServerGroup
 ) -> None:
     strange = ask_for_a_server(lab, "blue", group)
@@ -118,7 +118,7 @@ def test_an_address_made_by_half_is_completed_by_the_same_call(
     assert tags == [{"blazar", "reservation:x"}]
 
 
-def test_an_address_says_which_server_has_it(lab: Lab, cloud: Cloud, network: Any) -> None:
+def test_a_floating_ip_names_the_attached_server(lab: Lab, cloud: Cloud, network: Any) -> None:
     red = str(lab.connect("red-member", "red").current_project_id)
     server_id = str(uuid.uuid4())
     made = cloud.addresses.create(lab.external_network, IP, red, ["blazar"])

@@ -160,7 +160,7 @@ def options(folder: Path) -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.slow("a real Nova boots and evacuates twelve servers, and the host starts again")
-def test_the_servers_of_a_compute_that_dies_run_elsewhere_each_once_and_it_comes_back(
+def test_servers_of_a_dead_compute_run_elsewhere_once_each_and_the_compute_returns(
     town: Town,
 ) -> None:
     host, other = town.ground.hosts

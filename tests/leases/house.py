@@ -34,24 +34,22 @@ from holdfast.hoststatus.status import HostStatus
 from holdfast.jobs.job import never_ending
 from holdfast.jobs.loop import Ended, Loop, Runner
 from holdfast.leases import aggregates, hosts, lifecycle, repair
-from holdfast.leases.aggregates import TELL
+from holdfast.leases.aggregates import RESYNC
 from holdfast.leases.booking import Leases
 from holdfast.leases.commands import Commands
-from holdfast.leases.floatingips import FloatingIps
 from holdfast.leases.hosts import Hosts
 from holdfast.leases.lifecycle import LeaseContext
 from holdfast.leases.repair import REPAIR, Repairs
 from holdfast.leases.resources.base import Resource
-from holdfast.leases.resources.floatingip import FloatingIpResource
+from holdfast.leases.resources.floatingip import FloatingIpResource, FloatingIps
 from holdfast.leases.resources.host import HostResource
 from holdfast.leases.resources.instance import FlavorResource, InstanceResource
 from holdfast.leases.resources.server import ServerResource
-from holdfast.model.caller import Caller
 from holdfast.model.errors import DriverError, Unavailable
-from holdfast.model.lease import EVENT_TYPES, Lease
+from holdfast.model.lease import EVENT_TYPES, Lease, LeaseChange, NewLease, NewReservation
 from holdfast.model.operation import Operation
 from holdfast.nova.names import CLOSED, KEPT_POOL, OPEN
-from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
+from holdfast.ports.manager import Caller
 from holdfast.ports.recovery import StatusChange
 from holdfast.recovery.expected import ExpectedOnHosts, SegmentHosts
 from holdfast.recovery.mass_failure import DefaultLimits
@@ -192,7 +190,7 @@ class Manager:
             owner=name,
             patience=house.settings,
             claim_s=CLAIM_S,
-            heard=self.ended.append,
+            on_ended=self.ended.append,
             pool=Inline(),
         )
         self.loop = Loop(self.store.operations, self.runner, house.clock, house.settings)
@@ -222,7 +220,7 @@ class Manager:
     def _cycle(self) -> float:
         """A repair renews its claim from a thread, every few seconds by the machine's clock. Here
         time stands still while it plans: on a busy machine that thread would only add points."""
-        with mock.patch.object(repair, "KEEP_S", None):
+        with mock.patch.object(repair, "KEEP_S", 3600.0):
             return self.loop.cycle()
 
     def run(self, until: datetime) -> None:
@@ -385,15 +383,15 @@ class House:
 
     def tell(self) -> None:
         """From now on pools are told again, and those that are over go."""
-        self.m.store.operations.ensure(never_ending(TELL, self.clock.now()))
+        self.m.store.operations.ensure(never_ending(RESYNC, self.clock.now()))
 
     def stands(self, name: str, state: str) -> None:
         """What watching decides of a host, as it writes it."""
-        standings = self.m.store.standings
-        (host,) = [one for one in standings.watched() if one.name == name]
+        host_status = self.m.store.host_status
+        (host,) = [one for one in host_status.watched() if one.name == name]
         new = HostStatus(state, since=self.clock.now())
-        standings.change(
-            [StatusChange(host.id, host.standing, new, f"{name} is {state}")],
+        host_status.change(
+            [StatusChange(host.id, host.status, new, f"{name} is {state}")],
             lambda now: never_ending(REPAIR, now),
         )
 
@@ -415,11 +413,11 @@ class House:
             return "IN_PROGRESS" if operation.due_at <= self.clock.now() else "UNDONE"
         return {"waiting": "UNDONE", "done": "DONE"}.get(operation.status, "ERROR")
 
-    def sentences(self, subject: str) -> list[str]:
-        """What the audit tells of it."""
+    def sentences(self, subject: str, kind: str = "%") -> list[str]:
+        """Return the audit lines about a subject, of one kind or of all."""
         with sqlite3.connect(self.path / "holdfast.db") as db:
-            query = "SELECT sentence FROM audit WHERE subject = ? ORDER BY id"
-            return [sentence for (sentence,) in db.execute(query, [subject])]
+            query = "SELECT sentence FROM audit WHERE subject = ? AND kind LIKE ? ORDER BY id"
+            return [sentence for (sentence,) in db.execute(query, [subject, kind])]
 
     def held(self, lease_id: str) -> list[list[str]]:
         """The hosts each reservation of the lease holds, by name."""

@@ -22,8 +22,8 @@ from holdfast.model.errors import (
     NotFound,
     Unavailable,
 )
+from holdfast.model.lease import LeaseChange
 from holdfast.model.operation import OPEN, Operation
-from holdfast.ports.manager import LeaseChange
 from tests.leases.house import ADMIN, CLAIM_S, House, Killed, Points, copy
 from tests.leases.oracle import Hold, Minutes, Oracle, size_of
 from tests.simclock import EPOCH

@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.lease import LeaseChange, NewLease, NewReservation
 from holdfast.ports.cloud import Flavor
-from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
 from tests.leases.house import ADMIN, ANN, House
 from tests.simclock import EPOCH
 
@@ -192,7 +192,7 @@ def withdraw_one(house: House) -> None:
 
 def fail_one(house: House) -> None:
     """One of its hosts, and the same again after a crash."""
-    if failed := [one.name for one in house.m.store.standings.watched() if not one.standing.usable]:
+    if failed := [one.name for one in house.m.store.host_status.watched() if not one.status.usable]:
         assert failed == [_FAILS]
     else:
         house.stands(_FAILS, "down")

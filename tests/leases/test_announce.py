@@ -147,7 +147,7 @@ def test_no_sink_no_work() -> None:
     assert Announcer().changed(lease(), lease(degraded=True), EPOCH) == ()
 
 
-def test_the_news_of_one_lease_keep_their_order_even_through_an_outage(shop: Shop) -> None:
+def test_the_events_of_a_lease_keep_the_order_through_an_outage(shop: Shop) -> None:
     ear = Ear(trouble=AWAY)
     town = Town(shop, ear)
     town.happens("lease.create", lease(version=0))
@@ -161,7 +161,7 @@ def test_the_news_of_one_lease_keep_their_order_even_through_an_outage(shop: Sho
     assert kinds(ear) == ["lease.create", "lease.update", "lease.event.start_lease", "lease.delete"]
 
 
-def test_several_news_of_one_change_keep_their_order_too(shop: Shop) -> None:
+def test_several_events_of_a_change_keep_the_order(shop: Shop) -> None:
     ear = Ear()
     town = Town(shop, ear)
     old = lease(status="ACTIVE", version=4)
@@ -182,7 +182,7 @@ def test_a_sink_that_is_away_holds_up_no_other(shop: Shop) -> None:
     assert deaf.heard == []
 
 
-def test_a_sink_that_is_away_is_tried_by_one_and_not_by_all(shop: Shop) -> None:
+def test_an_unreachable_sink_is_probed_by_a_single_event(shop: Shop) -> None:
     """Hundreds of leases wait outside, where they hold no worker for the length of a timeout."""
     deaf = Ear(trouble=AWAY)
     town = Town(shop, deaf)
@@ -226,7 +226,7 @@ def test_every_try_and_every_sink_have_the_same_message_id(shop: Shop) -> None:
     assert first.message_id == again.message_id != update.message_id
 
 
-def test_before_end_told_twice_is_one_piece_of_news_until_it_is_armed_anew() -> None:
+def test_a_repeated_before_end_is_a_single_event_until_rearmed() -> None:
     announcer = Announcer([Ear()], view, SimpleNamespace(give_up_h=24.0))
     event = "lease.event.before_end_lease"
 
@@ -237,7 +237,7 @@ def test_before_end_told_twice_is_one_piece_of_news_until_it_is_armed_anew() -> 
     assert key(lease(version=5, before_end=EPOCH + 3 * HOUR)) != key(lease(version=4))
 
 
-def test_what_cannot_be_delivered_is_let_go_after_hours_and_the_next_goes_on(shop: Shop) -> None:
+def test_an_undeliverable_event_is_dropped_after_hours_and_the_next_follows(shop: Shop) -> None:
     ear = Ear(trouble=AWAY)
     town = Town(shop, ear)
     town.settings.give_up_h = 2.0
@@ -252,7 +252,7 @@ def test_what_cannot_be_delivered_is_let_go_after_hours_and_the_next_goes_on(sho
     assert kinds(ear) == ["lease.update"]
 
 
-def test_what_a_sink_refuses_for_good_is_let_go_at_once(shop: Shop) -> None:
+def test_an_event_refused_for_good_is_dropped_at_once(shop: Shop) -> None:
     ear = Ear(trouble=DriverError("ear", "answered 410", retryable=False))
     town = Town(shop, ear)
     (lost,) = town.happens("lease.create", lease())
@@ -266,7 +266,7 @@ def test_what_a_sink_refuses_for_good_is_let_go_at_once(shop: Shop) -> None:
     assert kinds(ear) == ["lease.update"]  # and it is not resting: it answered
 
 
-def test_a_sink_that_this_manager_does_not_have_waits_for_one_that_has(shop: Shop) -> None:
+def test_an_event_for_an_unconfigured_sink_waits_for_another_manager(shop: Shop) -> None:
     ear = Ear()
     there, here = Town(shop, ear), Town(shop)
     (row,) = there.happens("lease.create", lease())
@@ -306,7 +306,7 @@ def test_a_sink_that_this_manager_does_not_have_waits_for_one_that_has(shop: Sho
         (lease(degraded=True), lease(), EPOCH, "lease.update lease.healed"),
     ],
 )
-def test_an_update_is_told_as_what_it_is(
+def test_each_update_has_the_matching_event_types(
     old: Lease, new: Lease, at: datetime, expected: str
 ) -> None:
     assert " ".join(events_of(old, new, at)) == expected

@@ -60,7 +60,7 @@ Told = Callable[[Story], Peace]
 @pytest.fixture(autouse=True)
 def one_telling(monkeypatch: pytest.MonkeyPatch) -> None:
     """One telling has every point of three."""
-    monkeypatch.setattr(telling, "TELL_AFTER_S", telling.TELL_AFTER_S[:1])
+    monkeypatch.setattr(telling, "RESYNC_AFTER_S", telling.RESYNC_AFTER_S[:1])
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def pools_that_are_over_go(house: House) -> None:
 def late(house: House) -> list[Operation]:
     """Work that should have been done by now; chores never end."""
     found = [o for o in house.m.store.operations.list_all() if o.status in OPEN]
-    chores = (telling.TELL, REPAIR)
+    chores = (telling.RESYNC, REPAIR)
     return [o for o in found if o.due_at <= house.clock.now() and o.kind not in chores]
 
 
@@ -225,7 +225,7 @@ def check_peace(story: Story, seen: dict[str, Any]) -> None:
         assert left == ([], [], [], [], [], []), "something is left behind"
 
 
-def test_one_end_that_is_stuck_delays_no_other_end_and_no_start(house: House) -> None:
+def test_a_stuck_lease_end_delays_no_other_end_and_no_start(house: House) -> None:
     house.enrol("cmp-1", "cmp-2", "cmp-3")
     house.sim.change(service_down_s=86_000)
     stuck = [house.create(minutes=(5, 60)) for _ in range(2)]

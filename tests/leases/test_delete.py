@@ -33,7 +33,7 @@ def test_a_prepared_lease_takes_its_pool_along(house: House) -> None:
     check_gone(house, lease_id)
 
 
-def test_a_lease_that_is_starting_while_the_cloud_is_down_goes_when_it_is_back(
+def test_a_lease_deleted_during_a_cloud_outage_goes_when_the_cloud_is_back(
     house: House,
 ) -> None:
     house.enrol("cmp-1")
@@ -97,7 +97,7 @@ def test_deleting_twice_is_deleting_once(house: House) -> None:
         house.delete(lease_id)
 
 
-def test_a_delete_that_the_cloud_refuses_is_tried_until_it_succeeds(
+def test_a_refused_delete_is_retried_until_the_cloud_accepts(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.enrol("cmp-1")

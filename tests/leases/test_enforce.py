@@ -34,7 +34,6 @@ from holdfast.leases.booking import Leases
 from holdfast.leases.policy import Enforcement
 from holdfast.leases.resources.host import HostResource
 from holdfast.model import lease as lease_model
-from holdfast.model.caller import Caller
 from holdfast.model.errors import (
     DriverError,
     EnforcementRefused,
@@ -44,9 +43,17 @@ from holdfast.model.errors import (
     Unavailable,
 )
 from holdfast.model.host import Host
-from holdfast.model.lease import Allocation, Lease, Reservation, Window
+from holdfast.model.lease import (
+    Allocation,
+    Lease,
+    LeaseChange,
+    NewLease,
+    NewReservation,
+    Reservation,
+    Window,
+)
 from holdfast.ports.ledger import Limits, Work
-from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
+from holdfast.ports.manager import Caller
 from tests.leases.house import Inline
 from tests.processes import PATIENCE_S, free_port
 from tests.simclock import SimClock
@@ -115,7 +122,7 @@ def test_a_lease_that_lasts_too_long_is_refused_with_the_end_it_may_have(tmp_pat
     assert enforcement.end_work(lease(), NOON) == ()  # nobody wants to know
 
 
-def test_who_has_more_than_a_later_limit_may_keep_and_shorten_it(tmp_path: Path) -> None:
+def test_a_lease_above_a_later_limit_may_stay_and_be_shortened(tmp_path: Path) -> None:
     enforcement, _ = load(tmp_path, enabled_filters="duration", max_lease_duration=3600)
     old = lease(4)
     enforcement.check_update(ANN, old, replace(old, name="another"))
@@ -139,7 +146,7 @@ def test_options_changed_while_it_runs_count_at_once(tmp_path: Path) -> None:
 # quotas
 
 
-def test_projects_with_numbers_of_their_own_have_these(tmp_path: Path) -> None:
+def test_quota_overrides_apply_to_named_projects(tmp_path: Path) -> None:
     enforcement, _ = load(
         tmp_path,
         max_leases=3,
@@ -192,7 +199,7 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("third_party")
-def test_a_third_party_adds_a_filter_with_one_class_and_one_entry_point(tmp_path: Path) -> None:
+def test_a_third_party_adds_a_filter_with_a_class_and_an_entry_point(tmp_path: Path) -> None:
     enforcement, _ = load(tmp_path, enabled_filters="night")
     enforcement.check_create(ANN, lease())
     with pytest.raises(EnforcementRefused, match="machines of north rest, ann"):
@@ -249,7 +256,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """BaseResource."""
 
 
 @pytest.fixture
@@ -324,7 +331,7 @@ def test_the_service_is_asked_with_the_context_and_each_reservations_own_hosts(
         ("<html>no</html>", "refused the request, without a reason"),
     ],
 )
-def test_its_refusal_is_the_callers_error_in_its_own_words(
+def test_a_refusal_of_the_service_reaches_the_caller_word_for_word(
     tmp_path: Path, service: Service, text: str, said: str
 ) -> None:
     service.answer = lambda handler: handler.say(403, text)
@@ -355,7 +362,7 @@ def trickle(handler: Any) -> None:
 
 
 @pytest.mark.parametrize("behaviour", [hang, trickle])
-def test_a_service_that_hangs_costs_its_time_and_no_more(
+def test_a_hanging_enforcement_service_costs_only_the_timeout(
     tmp_path: Path, service: Service, behaviour: Callable[[Any], None]
 ) -> None:
     service.answer = behaviour
@@ -385,7 +392,7 @@ def test_an_answer_that_cannot_be_read_whole_is_none(
         asking(tmp_path, service).check_create(ANN, lease())
 
 
-def test_a_service_that_is_not_there_is_said_so_without_its_address(
+def test_an_unreachable_enforcement_service_is_reported_without_the_address(
     tmp_path: Path, service: Service
 ) -> None:
     service.url = f"http://127.0.0.1:{free_port()}/credits"
@@ -467,7 +474,9 @@ class Context:
         return self.store.operations.by_key("enforce_on_end/l-1").status
 
 
-def test_the_end_is_told_until_the_service_has_taken_it(tmp_path: Path, service: Service) -> None:
+def test_the_end_of_a_lease_is_sent_until_the_service_accepts(
+    tmp_path: Path, service: Service
+) -> None:
     answers = iter([500, 403, 401])
     service.answer = lambda handler: handler.say(next(answers, 204))
     enforcement = asking(tmp_path, service)
@@ -487,7 +496,7 @@ def test_the_end_is_told_until_the_service_has_taken_it(tmp_path: Path, service:
     assert body["context"]["project_id"] == "alpha"
 
 
-def test_of_several_filters_each_is_told_once_though_one_fails(tmp_path: Path) -> None:
+def test_each_filter_gets_the_end_once_although_another_fails(tmp_path: Path) -> None:
     told: list[str] = []
     fail = {"second"}
 

@@ -25,9 +25,9 @@ from holdfast.leases.resources.instance import InstanceResource
 from holdfast.model.capacity import CapacitySnapshot, Line, hold_of, too_much
 from holdfast.model.errors import NotEnoughHosts
 from holdfast.model.host import Host
-from holdfast.model.lease import Allocation, Reservation, Window
+from holdfast.model.lease import Allocation, NewLease, NewReservation, Reservation, Window
 from holdfast.model.segment import Spare, first_short, free_over
-from holdfast.ports.manager import AvailabilityQuery, NewLease, NewReservation
+from holdfast.ports.manager import AvailabilityQuery
 from tests.leases.house import ADMIN, ANN, House
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -45,7 +45,7 @@ def host(number: int) -> Host:
     return Host(number, str(number), name, name, name, vcpus=4, memory_mb=4096, local_gb=40)
 
 
-def stock(count: int, held: Iterable[Allocation] = (), *spares: Spare) -> CapacitySnapshot:
+def snapshot(count: int, held: Iterable[Allocation] = (), *spares: Spare) -> CapacitySnapshot:
     lines: dict[int, list[Any]] = {}
     for one in held:
         lines.setdefault(one.host_id or 0, []).append(hold_of(one))
@@ -87,7 +87,7 @@ def test_how_many_are_free_is_told_from_moment_to_moment() -> None:
     assert free_over(4, busy, 0.0, 6.0) == [(0.0, 3), (1.0, 3), (3.0, 2), (4.0, 3)]
 
 
-def test_only_who_takes_a_free_host_is_refused() -> None:
+def test_only_a_booking_of_a_free_host_is_refused() -> None:
     short = [(0.0, 1), (5.0, 0)]
     assert first_short(2, short, short) is None
     assert first_short(2, [(0.0, 2)], [(0.0, 2), (3.0, 1), (4.0, 2)]) == (3.0, 1)
@@ -97,8 +97,8 @@ def test_only_who_takes_a_free_host_is_refused() -> None:
 # plans
 
 
-def test_a_booking_leaves_free_what_is_kept() -> None:
-    three = stock(3, (), spare(1, 1, 2, 3))
+def test_a_booking_leaves_the_spares_free() -> None:
+    three = snapshot(3, (), spare(1, 1, 2, 3))
     assert len(planned(HOSTS, hosts_wish(2, 2, window(1, 2)), three)) == 2
     with pytest.raises(NotEnoughHosts) as refused:
         planned(HOSTS, hosts_wish(3, 3, window(1, 2)), three)
@@ -119,30 +119,30 @@ def test_a_booking_leaves_free_what_is_kept() -> None:
     ]
 
 
-def test_who_takes_up_to_so_many_gets_as_many_as_may_be() -> None:
-    five = stock(5, [whole(1, 0, 9)], spare(2, 1, 2, 3, 4))
+def test_a_request_for_a_range_gets_as_many_hosts_as_the_spares_allow() -> None:
+    five = snapshot(5, [whole(1, 0, 9)], spare(2, 1, 2, 3, 4))
     assert len(planned(HOSTS, hosts_wish(1, 9, window(1, 2)), five)) == 2
     assert planned(HOSTS, hosts_wish(2, 2, window(1, 2)), five) >= {5}
 
 
-def test_what_is_kept_counts_at_every_moment_of_the_window() -> None:
+def test_spares_stay_free_at_every_moment_of_the_window() -> None:
     busy = [whole(2, 4, 5), whole(3, 7, 8)]
-    three = stock(3, busy, spare(2, 1, 2, 3))
+    three = snapshot(3, busy, spare(2, 1, 2, 3))
     assert planned(HOSTS, hosts_wish(1, 1, window(5, 7)), three)
     for since, until in ((4, 5), (3, 5), (6, 8), (0, 9)):
         with pytest.raises(NotEnoughHosts):
             planned(HOSTS, hosts_wish(1, 1, window(since, until)), three)
 
 
-def test_a_segment_that_keeps_more_than_it_has_gives_nothing_and_says_so() -> None:
+def test_a_segment_with_more_spares_than_hosts_refuses_every_booking() -> None:
     with pytest.raises(NotEnoughHosts) as refused:
-        planned(HOSTS, hosts_wish(1, 1, window(1, 2)), stock(2, (), spare(5, 1, 2)))
+        planned(HOSTS, hosts_wish(1, 1, window(1, 2)), snapshot(2, (), spare(5, 1, 2)))
     assert "keeps 5 hosts free in case hosts fail and has 2" in refused.value.message
     assert "nothing there can be booked" in refused.value.message
 
 
 def test_other_segments_are_taken_instead() -> None:
-    five = stock(5, (), spare(2, 1, 2, 3), spare(1, 4, 5, name="south"))
+    five = snapshot(5, (), spare(2, 1, 2, 3), spare(1, 4, 5, name="south"))
     assert len(planned(HOSTS, hosts_wish(2, 2, window(1, 2)), five) & {1, 2, 3}) == 1
     with pytest.raises(NotEnoughHosts) as refused:
         planned(HOSTS, hosts_wish(3, 3, window(1, 2)), five)
@@ -151,7 +151,7 @@ def test_other_segments_are_taken_instead() -> None:
 
 def test_slots_go_where_others_are_already_and_leave_empty_hosts_empty() -> None:
     busy = [part(1, 0, 9, slots=2)]
-    two = stock(2, busy, spare(1, 1, 2))
+    two = snapshot(2, busy, spare(1, 1, 2))
     assert planned(SLOTS, slots_wish(2, window(1, 2)), two) == {1}
     with pytest.raises(NotEnoughHosts):
         planned(SLOTS, slots_wish(3, window(1, 2)), two)
@@ -159,18 +159,18 @@ def test_slots_go_where_others_are_already_and_leave_empty_hosts_empty() -> None
         planned(SLOTS, slots_wish(2, window(1, 2), affinity=False), two)
 
 
-def test_a_host_that_is_not_usable_is_nobodys_spare() -> None:
+def test_an_unusable_host_is_no_spare() -> None:
     with pytest.raises(NotEnoughHosts):
-        planned(HOSTS, hosts_wish(1, 1, window(1, 2)), stock(2, (), spare(2, 1, 2, 3)))
+        planned(HOSTS, hosts_wish(1, 1, window(1, 2)), snapshot(2, (), spare(2, 1, 2, 3)))
 
 
 def kept_by(*held: Allocation, status: str = "pending") -> Reservation:
     return Reservation("mine", HOSTS.type, status, allocations=held)
 
 
-def test_an_update_is_not_refused_for_what_it_has_already() -> None:
+def test_an_update_is_not_refused_for_hosts_already_held() -> None:
     """Its segment is short: more is to be kept since, or hosts failed."""
-    three = stock(3, [whole(1, 0, 9)], spare(3, 1, 2, 3))
+    three = snapshot(3, [whole(1, 0, 9)], spare(3, 1, 2, 3))
     mine = kept_by(whole(2, 0, 4))
     same = hosts_wish(1, 1, window(0, 4), reservation=mine)
     assert planned(HOSTS, same, three) == {2}
@@ -182,7 +182,7 @@ def test_an_update_is_not_refused_for_what_it_has_already() -> None:
 
 def test_an_active_lease_that_cannot_be_longer_hears_why() -> None:
     mine = kept_by(whole(1, 0, 4), status="active")
-    of = stock(2, [whole(2, 4, 9)], spare(1, 1, 2))
+    of = snapshot(2, [whole(2, 4, 9)], spare(1, 1, 2))
     with pytest.raises(NotEnoughHosts, match="segment north keeps 1 of its 2 hosts free"):
         planned(HOSTS, hosts_wish(1, 1, window(0, 5), reservation=mine), of)
 
@@ -197,14 +197,14 @@ def opened(
     return [((one.window.start - NOON) / HOUR, one.amount) for one in found]
 
 
-def test_availability_offers_no_window_that_would_eat_into_what_is_kept() -> None:
+def test_availability_offers_no_window_that_uses_spares() -> None:
     held = [whole(1, 0, 5), whole(2, 0, 8)]
     wish = hosts_wish(1, 2, window(0, 2))
-    assert opened(wish, stock(3, held)) == [(0, 1), (5, 2)]
-    assert opened(wish, stock(3, held, spare(1, 1, 2, 3))) == [(5, 1), (8, 2)]
-    assert opened(wish, stock(3, held, spare(2, 1, 2, 3))) == [(8, 1)]
-    assert opened(wish, stock(3, held, spare(3, 1, 2, 3))) == []
-    assert opened(wish, stock(3, held, spare(2, 4, 5, 6))) == [(0, 1), (5, 2)]
+    assert opened(wish, snapshot(3, held)) == [(0, 1), (5, 2)]
+    assert opened(wish, snapshot(3, held, spare(1, 1, 2, 3))) == [(5, 1), (8, 2)]
+    assert opened(wish, snapshot(3, held, spare(2, 1, 2, 3))) == [(8, 1)]
+    assert opened(wish, snapshot(3, held, spare(3, 1, 2, 3))) == []
+    assert opened(wish, snapshot(3, held, spare(2, 4, 5, 6))) == [(0, 1), (5, 2)]
 
 
 # against brute force
@@ -227,7 +227,7 @@ class Case:
         for _ in range(self.dice.randint(0, 8)):
             self._try(self.random_hold())
         self.window = self.random_window()
-        self.stock = stock(count, self.held, *self.spares)
+        self.snapshot = snapshot(count, self.held, *self.spares)
 
     def random_window(self) -> Window:
         begin = self.dice.randint(0, 8)
@@ -290,7 +290,7 @@ def test_whole_hosts_are_planned_as_brute_force_would() -> None:
         reservation = kept_by(*mine) if mine else None
         wish = hosts_wish(low, high, case.window, reservation=reservation)
         try:
-            holds = drafts.plan(HOSTS, wish, case.stock, LEDGER)
+            holds = drafts.plan(HOSTS, wish, case.snapshot, LEDGER)
         except NotEnoughHosts:
             refusals += 1
             assert not possible, seed
@@ -316,7 +316,7 @@ def test_slots_never_eat_into_what_is_kept_and_are_hardly_ever_refused_in_vain()
         )
         wish = slots_wish(amount, case.window, affinity)
         try:
-            holds = drafts.plan(SLOTS, wish, case.stock, LEDGER)
+            holds = drafts.plan(SLOTS, wish, case.snapshot, LEDGER)
         except NotEnoughHosts:
             refusals += 1
             in_vain += possible
@@ -341,12 +341,12 @@ def test_the_first_opening_is_the_first_hour_at_which_a_plan_is_found() -> None:
         for hour in range(12):
             held = Window(NOON + hour * HOUR, NOON + hour * HOUR + length)
             try:
-                drafts.plan(HOSTS, replace(wish, held=held), case.stock, LEDGER)
+                drafts.plan(HOSTS, replace(wish, held=held), case.snapshot, LEDGER)
             except NotEnoughHosts:
                 continue
             first = hour
             break
-        found = opened(wish, case.stock, most=1)
+        found = opened(wish, case.snapshot, most=1)
         assert (found[0][0] if found else None) == first, seed
         later += bool(first)
     assert later > 20
@@ -404,8 +404,8 @@ def test_a_booking_is_refused_and_says_when_it_would_fit(house: House) -> None:
     assert len(house.m.store.ledger.with_events()) == 2
 
 
-def test_what_a_segment_keeps_is_known_to_managers_that_have_booked_before(house: House) -> None:
-    """The stock in memory may be a moment old; the booking itself decides, and looks again."""
+def test_a_manager_with_a_cached_snapshot_learns_of_new_spares(house: House) -> None:
+    """The snapshot in memory may be a moment old; the booking itself decides, and looks again."""
     house.enrol("cmp-1", "cmp-2")
     house.create(hosts=1, minutes=(5, 65))
     segment = keep(house, 1, "cmp-1", "cmp-2")
@@ -416,7 +416,7 @@ def test_what_a_segment_keeps_is_known_to_managers_that_have_booked_before(house
     assert house.m.store.failover.report()[0].free == 2
 
 
-def test_slots_and_longer_leases_are_held_to_it_too(house: House) -> None:
+def test_slots_and_prolonged_leases_leave_spares_free_too(house: House) -> None:
     house.enrol("cmp-1", "cmp-2")
     keep(house, 1, "cmp-1", "cmp-2")
     first, second = slots_lease(house, 2), slots_lease(house, 2)
@@ -433,7 +433,7 @@ def test_slots_and_longer_leases_are_held_to_it_too(house: House) -> None:
     house.update(later, start=house.at(60))
 
 
-def test_repair_may_use_what_is_kept_and_nobody_else_then(house: House) -> None:
+def test_repair_may_use_spares_and_no_booking_gets_the_rest(house: House) -> None:
     house.enrol("cmp-1", "cmp-2", "cmp-3")
     keep(house, 1, "cmp-1", "cmp-2", "cmp-3")
     leases = [house.create(hosts=1, minutes=(5, 65)) for _ in range(2)]
@@ -450,7 +450,7 @@ def test_repair_may_use_what_is_kept_and_nobody_else_then(house: House) -> None:
         house.create(hosts=2, minutes=(70, 90))
 
 
-def test_a_host_replaced_by_hand_may_use_it_too(house: House) -> None:
+def test_a_host_replaced_by_an_operator_may_use_spares(house: House) -> None:
     house.enrol("cmp-1", "cmp-2")
     keep(house, 1, "cmp-1", "cmp-2")
     lease_id = house.create(hosts=1, minutes=(5, 65))

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from holdfast.leases.resources.instance import FlavorResource, resource_class, takes
-from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound
 from holdfast.model.host import Inventory
-from holdfast.model.lease import Reservation
+from holdfast.model.lease import NewLease, NewReservation, Reservation
 from holdfast.nova.names import SLOTS_SPEC
 from holdfast.ports.cloud import Flavor
-from holdfast.ports.manager import NewLease, NewReservation
+from holdfast.ports.manager import Caller
 from tests.leases.house import ADMIN, ANN, BOB, House
 
 TYPE = "flavor:instance"
@@ -30,7 +29,7 @@ def with_specs(**specs: str) -> Flavor:
 # what may be asked for
 
 
-def test_what_the_command_line_client_sends_is_understood() -> None:
+def test_the_spec_of_the_command_line_client_is_understood() -> None:
     asked = {"flavor_id": "f-1", "amount": "2", "affinity": "None"}
     assert resource.validate(asked) == {"flavor_id": "f-1", "amount": 2, "affinity": None}
     told = {**asked, "affinity": "True", "resource_properties": "anything"}
@@ -38,12 +37,12 @@ def test_what_the_command_line_client_sends_is_understood() -> None:
 
 
 @pytest.mark.parametrize("name", ["flavor_id", "amount"])
-def test_what_was_not_said_is_named(name: str) -> None:
+def test_a_missing_parameter_is_named(name: str) -> None:
     with pytest.raises(InvalidInput, match=f"^Missing parameter {name}"):
         resource.validate({"flavor_id": "f-1", "amount": 1, "affinity": "None", name: ""})
 
 
-def test_an_id_that_looks_like_a_number_may_come_as_one() -> None:
+def test_a_numeric_flavor_id_may_come_as_a_number() -> None:
     assert resource.validate({"flavor_id": 42, "amount": 1})["flavor_id"] == "42"
 
 
@@ -84,7 +83,9 @@ def test_sizes_are_the_flavors_and_not_the_callers() -> None:
         (replace(LARGE, disk_gb=0), {"VCPU": 2, "MEMORY_MB": 1024}),
     ],
 )  # fmt: skip
-def test_a_server_takes_what_nova_would_reckon(flavor: Flavor, expected: dict[str, int]) -> None:
+def test_the_resources_of_a_server_follow_the_rules_of_nova(
+    flavor: Flavor, expected: dict[str, int]
+) -> None:
     assert takes(flavor) == expected
 
 
@@ -165,7 +166,7 @@ def test_a_reservation_by_flavor_gives_servers_like_it_and_ends(home: House) -> 
     assert home.m.cloud.flavors.show("f-1") == source
 
 
-def test_traits_and_classes_decide_where_it_can_be(home: House) -> None:
+def test_traits_and_resource_classes_limit_the_hosts(home: House) -> None:
     without = with_specs(trait__HW_CPU_X86_AVX2="forbidden")
     assert home.held(lease(home, without)) == [["cmp-1"]]
     fpga = replace(with_specs(resources__CUSTOM_FPGA="1"), id="f-2", name="fpga")
@@ -192,7 +193,7 @@ def test_slots_of_both_types_share_a_host(home: House) -> None:
     assert home.held(wanted.id) == [["cmp-1"]]
 
 
-def test_only_who_can_see_a_flavor_reserves_by_it(home: House) -> None:
+def test_only_projects_with_access_reserve_by_a_flavor(home: House) -> None:
     hidden = replace(LARGE, public=False, projects=("beta",))
     with pytest.raises(InvalidInput, match="there is no flavor f-1 that your project may use"):
         lease(home, hidden)
@@ -220,7 +221,7 @@ def test_only_who_can_see_a_flavor_reserves_by_it(home: House) -> None:
         ({"aggregate_instance_extra_specs__reservation": "r"}, "belongs to a reservation itself"),
     ],
 )
-def test_what_cannot_be_promised_is_refused_with_the_reason(
+def test_a_flavor_without_a_guarantee_is_refused_with_the_reason(
     home: House, specs: dict[str, str], why: str
 ) -> None:
     with pytest.raises(InvalidInput, match=why) as refused:
@@ -228,7 +229,7 @@ def test_what_cannot_be_promised_is_refused_with_the_reason(
     assert "flavor large cannot be reserved" in refused.value.message
 
 
-def test_what_happens_to_the_flavor_later_does_not_matter(home: House) -> None:
+def test_later_changes_of_the_flavor_do_not_matter(home: House) -> None:
     lease_id = lease(home, LARGE, 1)
     home.m.cloud.flavors.delete("f-1")
     mine = reservation(home, lease_id)
@@ -268,7 +269,7 @@ def test_amount_and_affinity_change_before_the_start(changed: Change) -> None:
     assert "flavor_id" not in new
 
 
-def test_an_active_one_only_grows_and_no_one_changes_its_flavor(changed: Change) -> None:
+def test_an_active_reservation_only_grows_and_keeps_the_flavor(changed: Change) -> None:
     assert changed("active", amount=3)["amount"] == 3
     with pytest.raises(Conflict, match=r"^amount: an active reservation keeps its 2 slots"):
         changed("active", amount=1)

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.leases.floatingips import home, parse
-from holdfast.leases.resources.floatingip import FloatingIpResource
+from holdfast.leases.resources.floatingip import FloatingIpResource, home, parse
 from holdfast.model.errors import Conflict, InvalidInput, NotEnoughAddresses, NotFound, StaleWrite
-from holdfast.model.lease import Allocation, Lease, Reservation, Window
+from holdfast.model.lease import Allocation, Lease, NewLease, NewReservation, Reservation, Window
 from holdfast.ports.cloud import Address, Subnet
 from holdfast.ports.ledger import Work
-from holdfast.ports.manager import AvailabilityQuery, NewLease, NewReservation
+from holdfast.ports.manager import AvailabilityQuery
 from tests.leases.house import ADMIN, ANN, BOB, House, Killed, Points
 
 NET = "public"
@@ -81,12 +80,12 @@ def test_a_whole_request_comes_back_in_order() -> None:
         {"amount": "", "required_floatingips": ""},
     ],
 )
-def test_one_address_of_any_kind_is_what_is_meant_by_nothing(left_out: dict[str, Any]) -> None:
+def test_an_empty_request_means_a_single_address_of_any_kind(left_out: dict[str, Any]) -> None:
     expected = {"network_id": NET, "amount": 1, "required_floatingips": []}
     assert validate({"network_id": NET, **left_out}) == expected
 
 
-def test_addresses_have_one_form() -> None:
+def test_addresses_are_stored_in_canonical_form() -> None:
     spec = validate({"network_id": NET, "required_floatingips": [" 2001:DB8:0::7 "]})
     assert spec["required_floatingips"] == ["2001:db8::7"]
 
@@ -112,7 +111,7 @@ def test_addresses_have_one_form() -> None:
         ({"colour": "blue"}, "colour: not a parameter"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_field(bad: dict[str, Any], why: str) -> None:
+def test_a_senseless_parameter_is_refused_by_field(bad: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         validate({"network_id": NET, **bad})
 
@@ -202,7 +201,7 @@ def test_two_reservations_of_one_lease_never_get_the_same_address(ips: House) ->
         create(ips, minutes=(70, 130), amount=3, more=({"amount": 2},))
 
 
-def test_a_refusal_says_when_it_would_fit(ips: House) -> None:
+def test_a_refusal_names_the_earliest_fitting_window(ips: House) -> None:
     create(ips, minutes=(5, 65), amount=3)
     with pytest.raises(NotEnoughAddresses) as refused:
         create(ips, minutes=(5, 35), amount=2)
@@ -317,7 +316,7 @@ def test_an_address_goes_also_if_its_owner_took_the_tag_off(ips: House) -> None:
     assert there(ips) == {}
 
 
-def test_what_its_owner_deleted_does_not_stop_the_end(ips: House) -> None:
+def test_an_address_deleted_by_the_owner_does_not_stop_the_end(ips: House) -> None:
     lease = create(ips, minutes=(None, 60))
     ips.run(minutes=1)
     (mine,) = ips.m.cloud.addresses.list()
@@ -384,7 +383,7 @@ def test_a_reservation_that_waits_may_grow_and_shrink(ips: House) -> None:
     assert held(ips, lease) == [{IPS[3]}]  # what it has it keeps
 
 
-def test_a_reservation_that_runs_may_only_grow(ips: House) -> None:
+def test_an_active_reservation_may_only_grow(ips: House) -> None:
     lease = create(ips, minutes=(None, 60), amount=2)
     ips.run(minutes=1)
     with pytest.raises(Conflict, match="can only grow once the lease has started"):

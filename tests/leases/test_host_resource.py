@@ -31,7 +31,7 @@ def test_a_whole_request_comes_back_in_order() -> None:
     assert validate(spec) == spec
 
 
-def test_what_the_command_line_client_leaves_out_has_defaults() -> None:
+def test_parameters_left_out_by_the_command_line_client_have_defaults() -> None:
     assert validate({"min": "1", "max": " 2 ", "resource_properties": None}) == {
         "min": 1,
         "max": 2,
@@ -55,7 +55,7 @@ def test_both_numbers_are_needed(missing: str, value: str | None) -> None:
 @pytest.mark.parametrize(
     "value", ["foo", "1.5", 1.5, True, [], {}, "-1", "+1", "\u0661", "9" * 5000, "1_0", "0x1"]
 )
-def test_what_is_no_whole_number_is_malformed(name: str, value: object) -> None:
+def test_a_value_other_than_a_whole_number_is_malformed(name: str, value: object) -> None:
     with pytest.raises(InvalidInput, match=f"Malformed parameter {name}"):
         validate({"min": 1, "max": 1, name: value})
 
@@ -117,7 +117,7 @@ _NAMES = st.sampled_from(
 
 @settings(deadline=None)
 @given(st.dictionaries(_NAMES, _JSON))
-def test_whatever_json_comes_it_is_a_spec_or_a_refusal(spec: dict[str, Any]) -> None:
+def test_any_json_is_a_host_spec_or_a_refusal(spec: dict[str, Any]) -> None:
     try:
         found = validate(spec)
     except InvalidInput:
@@ -129,7 +129,7 @@ def test_whatever_json_comes_it_is_a_spec_or_a_refusal(spec: dict[str, Any]) -> 
 # beyond the contract
 
 
-def test_what_is_not_asked_for_never_shows() -> None:
+def test_unrequested_fields_never_appear() -> None:
     empty = {
         "min": 1,
         "max": 1,
@@ -186,7 +186,7 @@ def test_new_fields_are_kept_as_they_are_meant() -> None:
         ({"spread": "rack", "pack": "zone"}, "contradict"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(more: dict[str, Any], hint: str) -> None:
+def test_contradictory_parameters_are_refused(more: dict[str, Any], hint: str) -> None:
     with pytest.raises(InvalidInput, match=hint):
         validate({"min": 1, "max": 1, **more})
 
@@ -255,7 +255,7 @@ def wish(window: Window | None = None, **asked: Any) -> Wish:
         ({"hypervisor_properties": '["in", "$availability_zone", "az2", "az3"]'}, {2}),
     ],
 )
-def test_hosts_are_had_by_what_is_asked_of_them(asked: dict[str, Any], ids: set[int]) -> None:
+def test_hosts_are_chosen_by_the_requested_conditions(asked: dict[str, Any], ids: set[int]) -> None:
     found = resource.plan(wish(**asked), HOUSE, BOOK)
     assert {a.host_id for a in found} == ids
     assert {a.held for a in found} == {Window(NOW, NOW + HOUR)}
@@ -266,7 +266,7 @@ def test_a_spec_that_was_stored_before_plans_too() -> None:
     assert len(resource.plan(Wish(old, Window(NOW, NOW + HOUR), "p"), HOUSE, BOOK)) == 3
 
 
-def test_a_refusal_carries_its_numbers() -> None:
+def test_a_refusal_carries_the_counts() -> None:
     busy = HOUSE.with_holds([Allocation(1, Window(NOW, NOW + 5 * HOUR))])
     with pytest.raises(NotEnoughHosts) as refused:
         resource.plan(wish(min=2, region="north"), busy, BOOK)
@@ -295,7 +295,7 @@ def test_openings_come_as_windows_of_the_length_asked_for() -> None:
     assert resource.openings(asked, NOW + HOUR, busy, BOOK, 5) == []
 
 
-def test_what_has_begun_has_no_other_start() -> None:
+def test_an_active_reservation_has_no_other_openings() -> None:
     held = Window(NOW, NOW + HOUR)
     running = Reservation("r", "physical:host", "active", allocations=(Allocation(1, held),))
     asked = Wish(validate({"min": 1, "max": 2}), held, "p", running)

@@ -36,7 +36,7 @@ def test_a_host_with_servers_is_refused(house: House) -> None:
     assert house.pools() == {}
 
 
-def test_a_server_that_slips_in_before_the_host_joined_keeps_it_closed(house: House) -> None:
+def test_a_server_created_during_enrolment_keeps_the_host_closed(house: House) -> None:
     """The cloud is away for a while in the middle of an enrolment: the end of a lease would
     delete that server."""
     house.add("cmp-1")
@@ -61,7 +61,7 @@ def test_a_host_that_is_not_there_or_enrolled_already_is_refused(house: House) -
         enrol(house, "cmp-1")
 
 
-def test_a_host_that_has_not_joined_its_pool_cannot_be_reserved(house: House) -> None:
+def test_a_host_outside_the_free_pool_cannot_be_reserved(house: House) -> None:
     house.add("cmp-1")
     house.sim.change(down=True, only_calls=["pools.add_host"])
     enrol(house, "cmp-1")
@@ -105,7 +105,7 @@ def test_a_host_is_not_withdrawn_before_an_overdue_lease_gave_it_back(house: Hou
         house.m.commands.withdraw_host(ADMIN, host_id)
 
 
-def test_coming_back_waits_for_the_leaving_that_may_still_be_on_its_way(house: House) -> None:
+def test_enrolment_waits_for_a_withdrawal_still_under_way(house: House) -> None:
     """A withdraw hangs in its call; the host is enrolled again before the call arrives."""
     (host_id,) = house.enrol("cmp-1")
     house.m.commands.withdraw_host(ADMIN, host_id)
@@ -171,5 +171,5 @@ def test_private_properties_are_known_names_only(house: House) -> None:
         house.m.commands.set_property(ADMIN, "moon", True)
 
 
-def test_a_manager_says_its_name(house: House) -> None:
+def test_a_manager_returns_the_own_name(house: House) -> None:
     assert house.m.commands.ping() == house.m.name

@@ -17,12 +17,11 @@ from holdfast.jobs.job import NotYet
 from holdfast.leases import aggregates as telling
 from holdfast.leases.resources import instance
 from holdfast.leases.resources.instance import InstanceResource, resource_class
-from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound
-from holdfast.model.lease import Reservation
+from holdfast.model.lease import NewLease, NewReservation, Reservation
 from holdfast.nova.names import OWNER, SLOTS, SLOTS_SPEC
 from holdfast.ports.cloud import Flavor
-from holdfast.ports.manager import NewLease, NewReservation
+from holdfast.ports.manager import Caller
 from tests.leases.house import ADMIN, ANN, BOB, CLAIM_S, House, Killed, Points, copy
 from tests.simclock import SimClock
 
@@ -57,14 +56,14 @@ def test_numbers_and_words_come_as_clients_write_them() -> None:
 
 @pytest.mark.parametrize("name", ["vcpus", "memory_mb", "disk_gb", "amount"])
 @pytest.mark.parametrize("value", ["", None])
-def test_a_number_that_was_not_said_is_named(name: str, value: object) -> None:
+def test_a_missing_number_is_named(name: str, value: object) -> None:
     with pytest.raises(InvalidInput, match=f"^Missing parameter {name}"):
         validate({**SMALL, "amount": 1, name: value})
 
 
 @pytest.mark.parametrize("name", ["vcpus", "memory_mb", "disk_gb", "amount"])
 @pytest.mark.parametrize("value", [True, "x", 1.5, [], {}, "1e3", "-1", "\u0661", "9" * 5000])
-def test_what_is_no_whole_number_is_malformed(name: str, value: object) -> None:
+def test_a_value_other_than_a_whole_number_is_malformed(name: str, value: object) -> None:
     with pytest.raises(InvalidInput, match=f"^Malformed parameter {name}"):
         validate({**SMALL, "amount": 1, name: value})
 
@@ -134,7 +133,7 @@ _JSON = st.recursive(
 
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from([*CLI, "region", "capabilities", "x"]), _JSON))
-def test_whatever_json_comes_it_is_a_spec_or_a_refusal(spec: dict[str, Any]) -> None:
+def test_any_json_is_a_slot_spec_or_a_refusal(spec: dict[str, Any]) -> None:
     try:
         found = validate({**SMALL, "amount": 1, **spec})
     except InvalidInput:
@@ -154,7 +153,7 @@ def test_before_the_start_everything_may_change() -> None:
     assert changed("pending", vcpus="4", amount=1, affinity="True")["vcpus"] == 4
 
 
-def test_an_active_one_only_grows() -> None:
+def test_an_active_reservation_only_grows() -> None:
     assert changed("active", amount=3, vcpus=1)["amount"] == 3
     with pytest.raises(Conflict, match=r"^amount: an active reservation keeps its 2 slots"):
         changed("active", amount=1)
@@ -164,7 +163,7 @@ def test_an_active_one_only_grows() -> None:
         changed("active", region="north")
 
 
-def test_one_in_error_stays_as_it_is() -> None:
+def test_a_server_in_error_is_left_alone() -> None:
     with pytest.raises(Conflict, match="is error"):
         changed("error", amount=3)
 
@@ -353,7 +352,7 @@ def test_slots_wait_until_the_host_is_given_back(ground: Ground) -> None:
     assert house.pools()[mine] == {"cmp-1", "cmp-2"}
 
 
-def test_a_pending_one_that_changed_after_it_was_prepared_starts_as_it_is_now(
+def test_a_reservation_changed_after_prepare_starts_with_the_new_spec(
     ground: Ground,
 ) -> None:
     house = ground.house
@@ -377,7 +376,7 @@ def test_a_pending_one_that_changed_after_it_was_prepared_starts_as_it_is_now(
     assert ground.gone(mine)
 
 
-def test_a_host_that_somebody_brought_and_never_told_of_leaves_before_the_start(
+def test_a_host_added_by_a_crashed_manager_leaves_before_the_start(
     ground: Ground,
 ) -> None:
     """A manager died while it prepared; then an update moved the reservation."""
@@ -394,7 +393,7 @@ def test_a_host_that_somebody_brought_and_never_told_of_leaves_before_the_start(
     assert ground.totals(mine) == {"cmp-1": 2}
 
 
-def test_a_pending_one_may_give_up_its_affinity(ground: Ground) -> None:
+def test_a_pending_reservation_may_give_up_affinity(ground: Ground) -> None:
     lease_id = ground.lease(2, True)
     ground.house.run(minutes=4.5)
     mine = ground.reservation(lease_id).id
@@ -409,7 +408,7 @@ def test_a_pending_one_may_give_up_its_affinity(ground: Ground) -> None:
     assert ground.gone(mine)
 
 
-def test_an_active_one_gets_more_slots_beside_its_servers(ground: Ground) -> None:
+def test_an_active_reservation_gets_more_slots_beside_running_servers(ground: Ground) -> None:
     house = ground.house
     lease_id = ground.lease(2, minutes=(None, 60))
     house.run(seconds=1)
@@ -464,7 +463,7 @@ def test_preemptible_servers_make_way_for_slots(ground: Ground) -> None:
     assert house.servers() == ["spot-2"]
 
 
-def test_a_flavor_that_somebody_took_away_is_made_again(ground: Ground) -> None:
+def test_a_deleted_flavor_is_created_again(ground: Ground) -> None:
     lease_id = ground.lease(1)
     ground.house.run(minutes=4.5)
     mine = ground.reservation(lease_id).id
@@ -478,7 +477,7 @@ def test_a_flavor_that_somebody_took_away_is_made_again(ground: Ground) -> None:
 # one after the other
 
 
-def test_one_at_a_time_at_a_host_and_who_waits_too_long_comes_back_later(
+def test_a_single_writer_works_on_a_host_and_late_writers_retry_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(instance, "_TURN_S", 0.02)
@@ -559,11 +558,11 @@ def worth_dying_at(passed: Sequence[str]) -> Iterator[int]:
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("how", ["kill", "lose"])
-def test_whoever_dies_at_any_point_another_brings_it_to_its_end(
+def test_another_manager_completes_the_lease_after_a_crash_at_any_point(
     template: Path, site: Path, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One telling has every point of three.
-    monkeypatch.setattr(telling, "TELL_AFTER_S", telling.TELL_AFTER_S[:1])
+    monkeypatch.setattr(telling, "RESYNC_AFTER_S", telling.RESYNC_AFTER_S[:1])
     first = House(copy(template, site))
     lease_id = begin(first)
     first.close()

@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.drivers.sim.pools import SimPools
 from holdfast.model.errors import Conflict, DriverError, InvalidInput, NotEnoughHosts, NotFound
+from holdfast.model.lease import NewLease, NewReservation
 from holdfast.ports.cloud import Flavor
-from holdfast.ports.manager import NewLease, NewReservation
 from tests.leases.house import ADMIN, ANN, BOB, House
 
 DONE, UNDONE, RUNS = "DONE", "UNDONE", "IN_PROGRESS"
@@ -62,7 +62,7 @@ def test_a_lease_from_now_on_is_active_when_the_command_answers(house: House) ->
     assert house.lease(lease_id).start.second == 0
 
 
-def test_the_pool_says_whose_it_is(house: House) -> None:
+def test_the_pool_names_the_owning_project(house: House) -> None:
     house.enrol("cmp-1")
     lease_id = house.create(minutes=(None, 60))
     (reservation,) = house.lease(lease_id).reservations
@@ -108,7 +108,7 @@ def test_an_empty_lease_lives_and_ends_too(house: House) -> None:
     assert house.status(lease_id) == "TERMINATED"
 
 
-def test_the_same_create_sent_twice_is_one_lease(house: House) -> None:
+def test_a_repeated_create_makes_a_single_lease(house: House) -> None:
     house.enrol("cmp-1")
     lease_id = house.create(lease_id="11111111-1111-4111-8111-111111111111")
     house.create(lease_id=lease_id)
@@ -135,14 +135,14 @@ def test_the_same_create_sent_twice_at_once_is_one_lease(
     assert house.held(lease_id) == [["cmp-1"]]
 
 
-def test_somebody_elses_lease_id_is_refused(house: House) -> None:
+def test_the_lease_id_of_another_project_is_refused(house: House) -> None:
     house.enrol("cmp-1", "cmp-2")
     lease_id = house.create()
     with pytest.raises(Conflict, match="taken"):
         house.create(lease_id=lease_id, caller=BOB)
 
 
-def test_what_cannot_be_planned_leaves_no_trace(house: House) -> None:
+def test_a_refused_lease_leaves_no_rows(house: House) -> None:
     house.enrol("cmp-1")
     house.run(minutes=1)  # its pools have been told of it
     with pytest.raises(NotEnoughHosts, match="2 asked for; of 1 hosts 1 match and 1 of those"):
@@ -202,7 +202,7 @@ def test_cleaning_time_keeps_hosts_free_after_a_lease_and_before_the_next(house:
     house.check_no_double_booking()
 
 
-def test_a_lease_that_ended_early_gives_its_hosts_back_after_the_cleaning(house: House) -> None:
+def test_a_lease_ended_early_gives_hosts_back_after_the_cleaning(house: House) -> None:
     house.settings.cleaning_time = 10
     house.enrol("cmp-1")
     lease_id = house.create(minutes=(None, 600))
@@ -262,7 +262,7 @@ def test_snapshots_are_taken_once_before_the_end(house: House) -> None:
     assert house.servers() == []
 
 
-def test_a_lease_that_is_prolonged_gets_newer_snapshots_before_its_new_end(house: House) -> None:
+def test_a_prolonged_lease_gets_newer_snapshots_before_the_new_end(house: House) -> None:
     """What is deleted at the end is not what it was when the first ones were taken."""
     house.enrol("cmp-1")
     lease_id = house.create(minutes=(None, 120), before_end="snapshot")
@@ -369,7 +369,7 @@ def test_preemptible_servers_give_way_to_a_lease_and_nobody_else_does(house: Hou
     assert house.pools()["freepool"] == set()
 
 
-def test_pools_are_told_again_after_a_change_and_one_that_is_over_goes_last(
+def test_pools_are_resynced_after_a_change_and_an_ended_pool_is_deleted_last(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scheduler may not have been back when the change was made, and no call failed."""
@@ -402,9 +402,7 @@ def test_pools_are_told_again_after_a_change_and_one_that_is_over_goes_last(
     assert house.all_pools() == {"freepool": {"cmp-1"}, "holdfast": {"cmp-1"}}
 
 
-def test_tellings_that_are_late_keep_their_distance(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_resyncs_keep_the_interval(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole controller was off: who places servers may need longer to be back than we do."""
     house.enrol("cmp-1")
     lease_id = house.create(minutes=(5, 10))
@@ -453,7 +451,7 @@ def test_the_scheduler_is_told_without_an_audit_log(
     assert told.count(reservation.id) == 3
 
 
-def test_pools_that_always_fail_keep_nobody_else_waiting(
+def test_pools_that_always_fail_do_not_delay_other_pools(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 12  # more than are told at once
@@ -478,7 +476,7 @@ def test_pools_that_always_fail_keep_nobody_else_waiting(
     well = ids - broken
     assert {name: told.get(name) for name in well} == dict.fromkeys(well, 3)
     assert not broken & told.keys()
-    chore = house.m.store.operations.by_key("pools_tell")
+    chore = house.m.store.operations.by_key("pools_resync")
     assert (chore.attempts, "is stuck" in chore.sentence) == (0, True)
     broken.clear()
     house.run(minutes=7)
@@ -498,7 +496,7 @@ def test_the_telling_of_a_start_does_not_delete_the_pool_of_a_short_lease(house:
     assert reservation.id not in house.all_pools()
 
 
-def test_a_door_that_was_shut_by_a_call_that_died_is_told_again(
+def test_a_pool_closed_by_an_interrupted_call_is_resynced(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.enrol("cmp-1")
@@ -602,7 +600,7 @@ def test_a_manager_that_was_off_starts_and_ends_late_leases_in_order(house: Hous
     house.check_pools()
 
 
-def test_a_late_start_of_a_lease_that_is_over_does_not_touch_the_next_ones_hosts(
+def test_a_late_start_of_an_ended_lease_does_not_touch_hosts_of_the_next(
     house: House,
 ) -> None:
     house.enrol("cmp-1")
@@ -667,7 +665,7 @@ def test_a_lease_ends_though_its_hosts_never_could_leave_the_free_pool(house: Ho
     assert house.pools() == {"freepool": {"cmp-1"}}
 
 
-def test_managers_that_take_turns_do_everything_once(house: House) -> None:
+def test_alternating_managers_do_everything_once(house: House) -> None:
     house.enrol("cmp-1", "cmp-2")
     lease_id = house.create(minutes=(5, 125), hosts=2, before_end="snapshot")
     first, second = house.m, house.manager()

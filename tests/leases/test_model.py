@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from holdfast.model.errors import NotFound
+from holdfast.model.lease import LeaseChange, NewLease, NewReservation
 from holdfast.ports.cloud import Flavor
-from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
 from tests.leases.house import ADMIN, ANN, Points
 from tests.leases.lives import CAPACITY, Known, Watched, sure
 

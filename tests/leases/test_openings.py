@@ -21,7 +21,7 @@ from holdfast.model.lease import Allocation, Window
 M = MINUTE_S
 
 
-def stock(*lines: list[tuple[float, float]]) -> CapacitySnapshot:
+def snapshot(*lines: list[tuple[float, float]]) -> CapacitySnapshot:
     """Hosts 1, 2, … and when they are held, in minutes."""
     hosts = {n: Host(n, f"u{n}", f"h{n}", f"h{n}", f"h{n}") for n in range(1, len(lines) + 1)}
     return CapacitySnapshot(
@@ -40,12 +40,12 @@ def found(
     return [(at / M, amount) for at, amount in openings(wanted, until * M, house, most)]
 
 
-def test_what_is_free_can_be_had_at_once() -> None:
-    assert found(request(1, 2, 10), stock([], [])) == [(0, 2)]
+def test_a_free_host_is_offered_at_once() -> None:
+    assert found(request(1, 2, 10), snapshot([], [])) == [(0, 2)]
 
 
 def test_each_gap_that_is_long_enough_is_offered_once() -> None:
-    house = stock([(0, 10), (15, 20), (30, 40), (45, 60)])
+    house = snapshot([(0, 10), (15, 20), (30, 40), (45, 60)])
     assert found(request(1, 1, 5), house) == [(10, 1), (20, 1), (40, 1), (60, 1)]
     assert found(request(1, 1, 10), house) == [(20, 1), (60, 1)]
     assert found(request(1, 1, 11), house) == [(60, 1)]
@@ -54,25 +54,25 @@ def test_each_gap_that_is_long_enough_is_offered_once() -> None:
 
 
 def test_enough_hosts_must_be_free_for_the_whole_length_at_once() -> None:
-    house = stock([(0, 10), (20, 30)], [(12, 18)], [(0, 25)])
+    house = snapshot([(0, 10), (20, 30)], [(12, 18)], [(0, 25)])
     assert found(request(2, 2, 6), house) == [(25, 2)]
     assert found(request(3, 3, 5), house) == [(30, 3)]
 
 
 def test_more_hosts_are_worth_an_offer_when_all_or_twice_as_many_are_there() -> None:
-    house = stock([], [(0, 5)], [(0, 10)], [(0, 15)], [(0, 20)])
+    house = snapshot([], [(0, 5)], [(0, 10)], [(0, 15)], [(0, 20)])
     assert found(request(1, 5, 10), house) == [(0, 1), (5, 2), (15, 4), (20, 5)]
 
 
 def test_starts_are_on_whole_minutes_but_for_the_one_asked_for() -> None:
-    house = stock([(0, 10.5)])
+    house = snapshot([(0, 10.5)])
     assert found(request(1, 1, 5), house) == [(11, 1)]
     assert found(request(1, 1, 5, since=10.75), house) == [(10.75, 1)]
-    assert found(request(1, 1, 5), stock([(0, 10.5), (15.8, 20)])) == [(20, 1)]
+    assert found(request(1, 1, 5), snapshot([(0, 10.5), (15.8, 20)])) == [(20, 1)]
 
 
 def test_a_house_that_is_too_small_has_no_openings() -> None:
-    assert found(request(3, 3, 5), stock([], [])) == []
+    assert found(request(3, 3, 5), snapshot([], [])) == []
 
 
 _SPANS = st.lists(
@@ -109,7 +109,7 @@ def by_brute_force(
     since=st.integers(0, 20),
     until=st.integers(20, 70),
 )
-def test_openings_are_those_that_trying_every_minute_finds(
+def test_openings_equal_the_result_of_trying_every_minute(
     few: int,
     lines: list[list[tuple[float, float]]],
     low: int,
@@ -118,7 +118,7 @@ def test_openings_are_those_that_trying_every_minute_finds(
     since: int,
     until: int,
 ) -> None:
-    house, wanted = stock(*lines), request(low, low + more, minutes, since)
+    house, wanted = snapshot(*lines), request(low, low + more, minutes, since)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "STRETCH", few)
         patch.setattr("holdfast.model.gaps.PORTION", few)
@@ -134,7 +134,7 @@ def test_openings_are_those_that_trying_every_minute_finds(
     minutes=st.integers(1, 12),
     few=st.integers(0, 1),
 )
-def test_what_was_asked_before_changes_no_answer(
+def test_earlier_queries_change_no_answer(
     lines: list[list[tuple[float, float]]],
     more: tuple[int, int, int],
     low: int,
@@ -143,9 +143,9 @@ def test_what_was_asked_before_changes_no_answer(
 ) -> None:
     """In a large house the arrays are kept: booked or planned since then is seen all the same."""
     wanted = request(low, low + 2, minutes)
-    house, number, begin = stock(*lines), more[0] % len(lines) + 1, more[1]
+    house, number, begin = snapshot(*lines), more[0] % len(lines) + 1, more[1]
     booked = [*lines[number - 1], (begin, begin + more[2])]
-    after = stock(*(booked if n == number else one for n, one in enumerate(lines, start=1)))
+    after = snapshot(*(booked if n == number else one for n, one in enumerate(lines, start=1)))
     want_before, want_after = (by_brute_force(wanted, one, 100) for one in (house, after))
     held = Window(*(datetime.fromtimestamp(m * M, UTC) for m in (begin, begin + more[2])))
     with pytest.MonkeyPatch.context() as patch:
@@ -169,7 +169,7 @@ def lines_of(house: CapacitySnapshot) -> dict[int, Line]:
 
 def test_a_start_a_century_ahead_is_found_without_counting_each_minute() -> None:
     century = 100 * 365 * 24 * 60
-    house = stock([(0, 10), (16, century)], [(0, 11)])
+    house = snapshot([(0, 10), (16, century)], [(0, 11)])
     tracemalloc.start()
     try:
         assert found(request(2, 2, 5), house, until=2 * century) == [(11, 2), (century, 2)]
@@ -179,7 +179,7 @@ def test_a_start_a_century_ahead_is_found_without_counting_each_minute() -> None
         tracemalloc.stop()
 
 
-def test_only_who_asks_for_openings_loads_numpy() -> None:
+def test_only_a_query_for_openings_loads_numpy() -> None:
     code = (
         "import sys, holdfast.app.service, holdfast.app.demo, holdfast.leases.resources.host\n"
         "assert 'numpy' not in sys.modules\n"

@@ -12,7 +12,7 @@ from stevedore import ExtensionManager
 
 from holdfast.app import service
 from holdfast.model.errors import NotEnoughHosts
-from holdfast.ports.manager import NewLease, NewReservation
+from holdfast.model.lease import NewLease, NewReservation
 from tests.leases import house as houses
 from tests.leases.house import ANN, BOB, House
 
@@ -45,7 +45,7 @@ def lease(house: House, minutes: tuple[float, float]) -> NewLease:
     return NewLease(house.new_id(), "cad", start, end, reservations=wanted)
 
 
-def test_a_third_party_adds_a_type_with_one_class_and_one_entry_point(acme: House) -> None:
+def test_a_third_party_adds_a_resource_type_with_a_class_and_an_entry_point(acme: House) -> None:
     wanted = lease(acme, (5, 65))
     acme.m.commands.create_lease(ANN, wanted)
     with pytest.raises(NotEnoughHosts, match="the licence is taken"):

@@ -30,7 +30,9 @@ def host(host_id: int, rack: str = "a", **more: Any) -> Host:
     return Host(host_id, f"uuid-{host_id}", name, name, name, rack=rack, **more)
 
 
-def stock(*lines: list[tuple[float, float]], racks: str = "", zones: str = "") -> CapacitySnapshot:
+def snapshot(
+    *lines: list[tuple[float, float]], racks: str = "", zones: str = ""
+) -> CapacitySnapshot:
     """Hosts 1, 2, …, each with what is held of it."""
     hosts = {
         number: host(
@@ -45,7 +47,7 @@ def stock(*lines: list[tuple[float, float]], racks: str = "", zones: str = "") -
 
 
 def hosts(*free: bool, racks: str = "", zones: str = "") -> CapacitySnapshot:
-    return stock(*([] if one else [(START, END)] for one in free), racks=racks, zones=zones)
+    return snapshot(*([] if one else [(START, END)] for one in free), racks=racks, zones=zones)
 
 
 def request(low: int, high: int, **more: Any) -> HostRequest:
@@ -70,12 +72,12 @@ def test_too_few_are_refused_with_the_numbers() -> None:
 
 
 def test_nothing_at_all_is_refused_too() -> None:
-    assert choose(request(1, 1), stock()) == Refusal(
+    assert choose(request(1, 1), snapshot()) == Refusal(
         "1 asked for; of 0 hosts 0 match and 0 of those are free in the window"
     )
 
 
-def test_every_condition_is_counted_on_what_the_ones_before_it_left() -> None:
+def test_every_condition_counts_the_hosts_left_by_earlier_conditions() -> None:
     wanted = conditions(
         {
             "region": "north",
@@ -119,7 +121,7 @@ def test_a_property_no_host_has_is_named(spec: dict[str, Any]) -> None:
     assert answer.sentence.endswith("; no host has moon")
 
 
-def test_conditions_that_read_the_same_are_not_taken_for_one_another() -> None:
+def test_conditions_with_equal_texts_are_not_confused() -> None:
     """What matches is remembered: one request must not get the hosts of another."""
     house = CapacitySnapshot({1: host(1, "a, b"), 2: host(2, "a")})
     one = conditions({"resource_properties": '["in", "$rack", "a, b"]'})
@@ -129,8 +131,8 @@ def test_conditions_that_read_the_same_are_not_taken_for_one_another() -> None:
     assert choose(request(1, 1, conditions=two), house) == Choice((2,))
 
 
-def test_who_is_in_the_way_is_named_the_first_to_go_first() -> None:
-    house = stock([(50, 180)], [(120, 300)], [(90, 110), (150, 400)], [(0, 100)])
+def test_blocking_hosts_are_named_in_the_order_of_release() -> None:
+    house = snapshot([(50, 180)], [(120, 300)], [(90, 110), (150, 400)], [(0, 100)])
     answer = choose(request(2, 2), house)
     assert isinstance(answer, Refusal)
     assert answer.busy == (3, 1, 2)
@@ -143,23 +145,23 @@ def test_who_is_in_the_way_is_named_the_first_to_go_first() -> None:
 
 
 def test_a_gap_that_is_filled_exactly_is_best() -> None:
-    house = stock([], [(0, 90), (210, 300)], [(0, 100), (200, 300)], [(0, 100)])
+    house = snapshot([], [(0, 90), (210, 300)], [(0, 100), (200, 300)], [(0, 100)])
     assert choose(request(1, 1), house) == Choice((3,))
     assert choose(request(3, 3), house) == Choice((3, 4, 2))
 
 
-def test_time_that_has_passed_is_no_fragment() -> None:
-    house = stock([(90, 95)], [(0, 40)], [(0, 99)])
+def test_past_time_is_no_fragment() -> None:
+    house = snapshot([(90, 95)], [(0, 40)], [(0, 99)])
     assert choose(request(1, 1, now=0.0), house) == Choice((3,))
     assert choose(request(1, 1, now=START), house) == Choice((1,))
 
 
-def test_the_order_is_the_callers_among_what_fits() -> None:
+def test_the_caller_sets_the_order_among_fitting_hosts() -> None:
     assert choose(request(2, 2), hosts(True, True, True), lambda i: -i) == Choice((3, 2))
 
 
 def test_rivals_do_not_all_want_the_host_that_fits_best() -> None:
-    house = stock(*([(0, 100 - n)] for n in range(50)))
+    house = snapshot(*([(0, 100 - n)] for n in range(50)))
     chance = random.Random(1)
     chosen = {choose(request(1, 1), house, lambda _i: chance.random()) for _ in range(40)}
     assert len(chosen) > 15
@@ -255,7 +257,7 @@ def test_whatever_is_asked_a_choice_is_free_matching_distinct_and_enough(
     only_a: bool,
     seed: int,
 ) -> None:
-    house = stock(*lines, racks=racks)
+    house = snapshot(*lines, racks=racks)
     usable = {
         n
         for n, spans in enumerate(lines, start=1)
@@ -316,7 +318,7 @@ def test_of_many_hosts_as_many_are_had_as_are_free_and_not_one_more(
     assert len(refused.busy) == MOST_BUSY
 
 
-def test_hosts_that_all_differ_are_told_apart() -> None:
+def test_hosts_with_different_facts_are_tested_separately() -> None:
     house = CapacitySnapshot({n: host(n, vcpus=n) for n in range(1, 2 * MOST_REMEMBERED)})
     properties = {"resource_properties": f'[">", "$vcpus", "{MOST_REMEMBERED}"]'}
     scoped = {"capabilities": {"capabilities:vcpus": f">= {MOST_REMEMBERED + 1}"}}

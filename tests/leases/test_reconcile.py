@@ -5,8 +5,8 @@ import pytest
 
 from holdfast.jobs.job import never_ending
 from holdfast.leases.aggregates import RECONCILE
+from holdfast.model.lease import NewLease, NewReservation
 from holdfast.nova.names import CLOSED, KEPT_POOL, OPEN, OWNER
-from holdfast.ports.manager import NewLease, NewReservation
 from tests.leases.house import ANN, House
 
 
@@ -47,10 +47,10 @@ def test_a_host_taken_out_of_a_running_reservation_comes_back(ground: tuple[Hous
     by_hand(house, "remove_host", pool, host)
     house.run(minutes=2)
     assert house.pools()[pool] == {host}
-    assert told(house) == [f"pool {pool} lacks {host}: put right"]
+    assert told(house) == [f"pool {pool} lacks {host}: repaired"]
 
 
-def test_a_pool_that_was_deleted_stands_again(ground: tuple[House, str]) -> None:
+def test_a_deleted_pool_is_created_again(ground: tuple[House, str]) -> None:
     house, name = ground
     host = held(house)
     by_hand(house, "remove_host", name, host)
@@ -60,7 +60,7 @@ def test_a_pool_that_was_deleted_stands_again(ground: tuple[House, str]) -> None
     assert house.pools()[name] == {host}
 
 
-def test_a_host_that_does_not_belong_leaves_once_it_is_empty(ground: tuple[House, str]) -> None:
+def test_a_foreign_host_leaves_the_pool_once_empty(ground: tuple[House, str]) -> None:
     house, pool = ground
     host = held(house)
     other = next(name for name in ("cmp-1", "cmp-2", "cmp-3") if name != host)
@@ -68,14 +68,16 @@ def test_a_host_that_does_not_belong_leaves_once_it_is_empty(ground: tuple[House
     server = house.boot("web", other)
     house.run(minutes=3)
     assert house.pools()[pool] == {host, other}
-    assert told(house) == [f"pool {pool} has {other}: left as it is: look at it"]
+    assert told(house) == [f"pool {pool} has {other}: not repaired: check the pool"]
     house.m.cloud.servers.delete(server)
     house.run(minutes=3)
     assert house.pools()[pool] == {host}
 
 
 @pytest.mark.parametrize("metadata", [{}, {OWNER: "beta"}, {OWNER: "alpha", OPEN: CLOSED}])
-def test_a_pool_says_again_whose_it_is(ground: tuple[House, str], metadata: dict[str, str]) -> None:
+def test_reconcile_restores_the_owner_of_a_pool(
+    ground: tuple[House, str], metadata: dict[str, str]
+) -> None:
     house, name = ground
     found = house.m.cloud.pools.find(name)
     house.m.cloud.pools.set_metadata(found.id, metadata)
@@ -111,7 +113,7 @@ def test_leases_that_come_and_go_make_no_difference(house: House) -> None:
     assert house.pools() == {"freepool": {"cmp-1", "cmp-2", "cmp-3"}}
 
 
-def test_switched_off_it_leaves_all_as_it_is(ground: tuple[House, str]) -> None:
+def test_reconcile_switched_off_changes_nothing(ground: tuple[House, str]) -> None:
     house, pool = ground
     house.settings.reconcile_s = 0.0
     house.run(minutes=2)
@@ -133,4 +135,4 @@ def test_a_host_taken_out_of_a_pool_of_slots_comes_back(house: House) -> None:
     by_hand(house, "remove_host", mine.id, "cmp-1")
     house.run(minutes=4)
     assert house.pools()[mine.id] == {"cmp-1"}
-    assert told(house) == [f"pool {mine.id} lacks cmp-1: put right"]
+    assert told(house) == [f"pool {mine.id} lacks cmp-1: repaired"]

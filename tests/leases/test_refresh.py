@@ -84,7 +84,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(tmp_path, stack)
 
 
-def test_what_changed_in_the_cloud_is_known_here_after_the_next_reading(site: Site) -> None:
+def test_a_change_in_the_cloud_is_stored_after_the_next_refresh(site: Site) -> None:
     site.enrol("cmp-1", "cmp-2")
     site.run(10)
     cores = Inventory(8, reserved=1, ratio=2.0, most=8)
@@ -106,7 +106,7 @@ def test_a_host_that_did_not_change_is_not_touched(site: Site) -> None:
     assert site.said() == "1 hosts read again, 0 of them changed"
 
 
-def test_switched_off_it_reads_nothing_and_notices_when_it_is_switched_on(site: Site) -> None:
+def test_the_refresh_switched_off_reads_nothing_until_switched_on(site: Site) -> None:
     site.enrol("cmp-1")
     site.settings.host_refresh_s = 0
     site.run(500)
@@ -138,7 +138,7 @@ def test_a_host_that_the_cloud_has_lost_does_not_stop_the_others(
     assert "host gone: not read again" in caplog.text
 
 
-def test_a_host_that_was_made_anew_is_not_taken_for_the_one_that_was_enrolled(
+def test_a_rebuilt_host_is_not_taken_for_the_enrolled_host(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.enrol("cmp-1")
@@ -160,7 +160,7 @@ def test_a_slow_cloud_is_read_in_turns_until_all_hosts_were_read(site: Site) -> 
     assert site.sim.calls()["hosts.find"] == 12
 
 
-def test_a_book_that_takes_longer_to_open_than_a_turn_lasts_is_read_all_the_same(
+def test_a_host_query_slower_than_a_turn_still_makes_progress(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.enrol(*(f"cmp-{number}" for number in range(3)))
@@ -175,7 +175,7 @@ def test_a_book_that_takes_longer_to_open_than_a_turn_lasts_is_read_all_the_same
     assert site.said() == "3 hosts read again, 0 of them changed"
 
 
-def test_of_many_managers_one_reads(site: Site) -> None:
+def test_a_single_manager_of_many_refreshes_hosts(site: Site) -> None:
     site.enrol("cmp-1")
     others = [site.manager(f"m{number}") for number in range(2, 5)]
     with ThreadPoolExecutor(3) as pool:  # each makes sure of the row as it starts

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.leases.repair import REPAIR
 from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.lease import NewLease, NewReservation
 from holdfast.ports.ledger import Work
-from holdfast.ports.manager import NewLease, NewReservation
 from tests.leases.house import ADMIN, ANN, BOB, House
 
 
@@ -29,7 +29,7 @@ def enrol(house: House, count: int) -> None:
     house.run(seconds=1)
 
 
-def test_a_reservation_that_has_not_begun_moves_and_nobody_needs_to_know(house: House) -> None:
+def test_a_pending_reservation_moves_without_a_flag_for_the_owner(house: House) -> None:
     enrol(house, 4)
     lease_id = house.create(minutes=(60, 120))
     ((host,),) = house.held(lease_id)
@@ -42,7 +42,7 @@ def test_a_reservation_that_has_not_begun_moves_and_nobody_needs_to_know(house: 
     house.check_no_double_booking()
 
 
-def test_a_running_one_gets_another_host_into_its_pool_and_the_owner_is_told(house: House) -> None:
+def test_an_active_reservation_gets_another_host_and_a_flag_for_the_owner(house: House) -> None:
     enrol(house, 4)
     lease_id = house.create(minutes=(None, 120))
     (reservation,) = house.lease(lease_id).reservations
@@ -67,12 +67,14 @@ def test_a_running_one_gets_another_host_into_its_pool_and_the_owner_is_told(hou
     assert flags(house, lease_id) == (False, False, False)
     sentences = house.sentences(lease_id)
     assert any("got something else for" in sentence for sentence in sentences)
+    assert len(house.sentences(lease_id, "repair")) == 2  # the other host, the acknowledgement
     house.clock.advance(7200)
     house.run(seconds=1)
     assert house.status(lease_id) == "TERMINATED"
+    assert len(house.sentences(lease_id, "TERMINATED")) == 1
 
 
-def test_an_acknowledgement_is_written_anew_where_somebody_was_faster(
+def test_an_acknowledgement_is_retried_after_a_concurrent_write(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enrol(house, 3)
@@ -104,7 +106,7 @@ def test_only_the_owner_can_acknowledge(house: House) -> None:
         house.m.commands.acknowledge(BOB, lease_id)
 
 
-def test_what_cannot_be_replaced_is_missing_until_capacity_appears(house: House) -> None:
+def test_a_lost_host_without_replacement_is_missing_until_capacity_appears(house: House) -> None:
     enrol(house, 2)
     first, second = (house.create(minutes=(60, 120)) for _ in range(2))
     ((host,),) = house.held(first)
@@ -133,7 +135,7 @@ def test_where_there_is_not_enough_the_higher_priority_comes_first(house: House)
     assert flags(house, theirs) == (False, False, False)
 
 
-def test_a_host_that_returns_makes_its_reservation_whole_again(house: House) -> None:
+def test_a_returning_host_makes_the_reservation_whole_again(house: House) -> None:
     enrol(house, 1)
     lease_id = house.create(minutes=(60, 120))
     house.stands("cmp-1", "down")
@@ -145,7 +147,7 @@ def test_a_host_that_returns_makes_its_reservation_whole_again(house: House) -> 
     assert house.held(lease_id) == [["cmp-1"]]
 
 
-def test_a_new_host_is_used_for_what_is_short(house: House) -> None:
+def test_a_new_host_completes_a_short_reservation(house: House) -> None:
     enrol(house, 1)
     lease_id = house.create(minutes=(60, 120))
     house.stands("cmp-1", "down")
@@ -156,7 +158,7 @@ def test_a_new_host_is_used_for_what_is_short(house: House) -> None:
     assert flags(house, lease_id) == (False, False, False)
 
 
-def test_a_start_does_not_hide_what_is_missing(house: House) -> None:
+def test_a_start_keeps_the_flag_for_missing_resources(house: House) -> None:
     enrol(house, 2)
     lease_id = house.create(minutes=(60, 120), hosts=2)
     house.stands("cmp-1", "down")
@@ -245,7 +247,7 @@ def test_a_hold_is_lifted_in_one_failure_domain_and_stays_in_the_others(house: H
     assert house.held(leases["b"]) != [[held["b"]]]
 
 
-def test_what_if_says_who_would_move_where_and_writes_nothing(house: House) -> None:
+def test_a_repair_preview_names_every_move_and_writes_nothing(house: House) -> None:
     enrol(house, 3)
     lease_id = house.create(minutes=(60, 120))
     ((host,),) = house.held(lease_id)
@@ -322,7 +324,7 @@ def test_slots_of_which_some_can_be_replaced_get_these_and_miss_the_others(
     assert spread(house, lease_id) == {host: 1, other: 3}
 
 
-def test_who_got_another_host_does_not_delete_servers_of_its_next_holder(house: House) -> None:
+def test_a_moved_lease_does_not_delete_servers_of_the_next_holder(house: House) -> None:
     enrol(house, 2)
     first = house.create(minutes=(None, 60))
     ((host,),) = house.held(first)
@@ -354,7 +356,7 @@ def test_a_host_that_failed_is_not_enrolled_again_but_comes_back_by_itself(house
         house.m.store.ledger.enrol(found, "here", {}, Work())
 
 
-def test_the_next_holder_of_a_host_that_failed_waits_until_the_first_ones_servers_have_left(
+def test_the_next_holder_of_a_failed_host_waits_until_the_old_servers_left(
     house: House,
 ) -> None:
     enrol(house, 2)

@@ -9,15 +9,14 @@ import pytest
 
 from holdfast.leases.resources.base import Wish
 from holdfast.leases.resources.server import ServerResource, home
-from holdfast.model.caller import Caller
 from holdfast.model.capacity import CapacitySnapshot, Hold, Line
 from holdfast.model.errors import Conflict, DriverError, InvalidInput, NotEnoughHosts, ServerLeased
 from holdfast.model.host import Host, Inventory
-from holdfast.model.lease import Window
+from holdfast.model.lease import NewLease, NewReservation, Window
 from holdfast.nova import names
 from holdfast.nova.names import OWNER, PREEMPTIBLE_SPEC, SERVER
 from holdfast.ports.cloud import Flavor
-from holdfast.ports.manager import AvailabilityQuery, NewLease, NewReservation
+from holdfast.ports.manager import AvailabilityQuery, Caller
 from tests.leases.house import ADMIN, ANN, BOB, House, Killed, Points
 
 validate = ServerResource().validate
@@ -107,7 +106,7 @@ def test_a_whole_request_comes_back_in_order() -> None:
         ({"host": "cmp-1"}, "host: not a parameter"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_field(bad: dict[str, Any], why: str) -> None:
+def test_a_senseless_parameter_is_refused_by_field(bad: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         validate({"server_id": "4f2c", **bad})
 
@@ -137,7 +136,7 @@ def wish(start: int, end: int, **spec: Any) -> Wish:
     return Wish(known, Window(*at), "alpha")
 
 
-def stock(*hosts: Host, **holds: tuple[int, int, int | None]) -> CapacitySnapshot:
+def snapshot(*hosts: Host, **holds: tuple[int, int, int | None]) -> CapacitySnapshot:
     """Hosts, and of some of them who holds so many vCPUs (None: all) from when to when."""
     lines = {}
     for name, (start, end, vcpus) in holds.items():
@@ -147,39 +146,39 @@ def stock(*hosts: Host, **holds: tuple[int, int, int | None]) -> CapacitySnapsho
     return CapacitySnapshot({one.id: one for one in hosts}, lines)
 
 
-def chosen(wish: Wish, stock: CapacitySnapshot) -> int | None:
-    found = home(wish, stock, now=TEN)
+def chosen(wish: Wish, snapshot: CapacitySnapshot) -> int | None:
+    found = home(wish, snapshot, now=TEN)
     return found.id if found else None
 
 
-def test_a_server_that_waits_gets_room_on_a_host_that_has_it_all_the_time() -> None:
-    assert chosen(wish(12, 14), stock(host(1), host(2))) == 1
-    assert chosen(wish(12, 14), stock(host(1), host(2), h1=(13, 15, None))) == 2
-    assert chosen(wish(12, 14), stock(host(1), host(2), h1=(13, 15, 5))) == 2
-    assert chosen(wish(12, 14), stock(host(1, vcpus=3), host(2))) == 2
-    assert chosen(wish(12, 14), stock(host(1, VCPU=Inventory(8, most=2)), host(2))) == 2
-    assert chosen(wish(12, 14), stock(host(1, VCPU=Inventory(2, ratio=2.0)))) == 1
-    assert chosen(wish(12, 14), stock(host(1, VCPU=Inventory(4, reserved=1)))) is None
-    assert chosen(wish(12, 14), stock()) is None
+def test_a_shelved_server_gets_room_on_a_host_free_for_the_whole_window() -> None:
+    assert chosen(wish(12, 14), snapshot(host(1), host(2))) == 1
+    assert chosen(wish(12, 14), snapshot(host(1), host(2), h1=(13, 15, None))) == 2
+    assert chosen(wish(12, 14), snapshot(host(1), host(2), h1=(13, 15, 5))) == 2
+    assert chosen(wish(12, 14), snapshot(host(1, vcpus=3), host(2))) == 2
+    assert chosen(wish(12, 14), snapshot(host(1, VCPU=Inventory(8, most=2)), host(2))) == 2
+    assert chosen(wish(12, 14), snapshot(host(1, VCPU=Inventory(2, ratio=2.0)))) == 1
+    assert chosen(wish(12, 14), snapshot(host(1, VCPU=Inventory(4, reserved=1)))) is None
+    assert chosen(wish(12, 14), snapshot()) is None
 
 
 def test_hosts_of_which_others_have_a_part_are_taken_first() -> None:
-    assert chosen(wish(12, 14), stock(host(1), host(2), h2=(13, 15, 4))) == 2
-    assert chosen(wish(12, 14), stock(host(1), host(2), h2=(14, 15, 4))) == 1
+    assert chosen(wish(12, 14), snapshot(host(1), host(2), h2=(13, 15, 4))) == 2
+    assert chosen(wish(12, 14), snapshot(host(1), host(2), h2=(14, 15, 4))) == 1
 
 
-def test_a_server_that_runs_on_has_room_where_it_is_or_nowhere() -> None:
-    assert chosen(wish(10, 14), stock(host(1), host(2))) == 2
-    assert chosen(wish(10, 14), stock(host(1), host(2), h2=(13, 15, None))) is None
-    assert chosen(wish(10, 14, host="elsewhere"), stock(host(1), host(2))) is None
-    assert chosen(wish(10, 14, host=None), stock(host(1), host(2))) is None
-    assert chosen(wish(10, 14, host=None, was_shelved=True), stock(host(1), host(2))) == 1
+def test_a_running_server_holds_room_on_the_present_host_or_nowhere() -> None:
+    assert chosen(wish(10, 14), snapshot(host(1), host(2))) == 2
+    assert chosen(wish(10, 14), snapshot(host(1), host(2), h2=(13, 15, None))) is None
+    assert chosen(wish(10, 14, host="elsewhere"), snapshot(host(1), host(2))) is None
+    assert chosen(wish(10, 14, host=None), snapshot(host(1), host(2))) is None
+    assert chosen(wish(10, 14, host=None, was_shelved=True), snapshot(host(1), host(2))) == 1
 
 
-def test_a_disk_that_is_no_local_one_takes_none() -> None:
+def test_a_remote_disk_takes_no_local_disk() -> None:
     small = host(1, DISK_GB=Inventory(0))
-    assert chosen(wish(12, 14), stock(small)) is None
-    assert chosen(wish(12, 14, disk_gb=0), stock(small)) == 1
+    assert chosen(wish(12, 14), snapshot(small)) is None
+    assert chosen(wish(12, 14, disk_gb=0), snapshot(small)) == 1
 
 
 # the life of a lease
@@ -204,7 +203,7 @@ def test_a_server_is_shelved_until_its_start_and_runs_where_room_is_held(cloud: 
     assert cloud.pools()["freepool"] == {"cmp-1"}  # the host is not the server's alone
 
 
-def test_what_is_held_is_what_the_server_takes(cloud: House) -> None:
+def test_the_allocation_holds_the_resources_of_the_server(cloud: House) -> None:
     server = boot(cloud)
     (reservation,) = cloud.lease(lease(cloud, server)).reservations
     thing, place = reservation.allocations
@@ -247,7 +246,9 @@ def test_at_the_end_it_stops_and_leaves_the_enrolled_host(cloud: House) -> None:
         ("stop,shelve", "SHELVED_OFFLOADED"),
     ],
 )
-def test_on_an_ordinary_host_it_ends_as_asked(cloud: House, on_end: str, status: str) -> None:
+def test_on_an_ordinary_host_the_server_ends_as_requested(
+    cloud: House, on_end: str, status: str
+) -> None:
     server = boot(cloud)
     made = lease(cloud, server, minutes=(None, 60), on_end=on_end)
     cloud.run(minutes=1)
@@ -294,7 +295,7 @@ def test_every_lease_of_a_server_makes_a_snapshot_of_its_own(cloud: House) -> No
     assert state(cloud, server) == ("ACTIVE", "old")
 
 
-def test_a_server_that_its_owner_deleted_is_missing_and_stops_nothing(cloud: House) -> None:
+def test_a_server_deleted_by_the_owner_is_missing_and_the_lease_goes_on(cloud: House) -> None:
     early, running = boot(cloud), boot(cloud)
     one, other = lease(cloud, early), lease(cloud, running)
     cloud.run(minutes=1)
@@ -337,7 +338,7 @@ def test_where_room_was_held_in_vain_any_host_will_do(cloud: House) -> None:
     assert state(cloud, server) == ("SHUTOFF", "old")
 
 
-def test_without_an_enrolled_host_that_fits_it_is_best_effort(house: House) -> None:
+def test_without_a_fitting_enrolled_host_the_lease_is_best_effort(house: House) -> None:
     house.add("old")
     server = boot(house)
     made = lease(house, server, on_end="delete")
@@ -352,7 +353,7 @@ def test_without_an_enrolled_host_that_fits_it_is_best_effort(house: House) -> N
     assert not is_there(house, server)
 
 
-def test_a_server_that_is_being_built_is_shelved_when_it_is_there(cloud: House) -> None:
+def test_a_server_under_construction_is_shelved_once_active(cloud: House) -> None:
     server = boot(cloud)
     cloud.m.cloud.servers.stop(server)  # something is under way with it
     lease(cloud, server)
@@ -373,7 +374,7 @@ def test_a_lease_that_never_started_gives_the_server_back(cloud: House) -> None:
     assert state(cloud, server) == ("ACTIVE", "old")
 
 
-def test_a_server_that_its_owner_had_shelved_stays_so_when_the_lease_is_deleted(
+def test_a_server_shelved_by_the_owner_stays_shelved_when_the_lease_is_deleted(
     cloud: House,
 ) -> None:
     server = boot(cloud)
@@ -409,7 +410,7 @@ def test_deleting_a_lease_that_is_over_touches_nothing(cloud: House) -> None:
     assert state(cloud, server) == ("ACTIVE", "old")
 
 
-def test_a_lease_that_never_started_leaves_the_server_to_one_that_is_to_come(cloud: House) -> None:
+def test_a_lease_deleted_before_the_start_leaves_the_server_to_the_next_lease(cloud: House) -> None:
     """Both were made while it ran; the second still wants it shelved until it starts."""
     server = boot(cloud)
     first = lease(cloud, server, minutes=(30, 60))
@@ -423,7 +424,7 @@ def test_a_lease_that_never_started_leaves_the_server_to_one_that_is_to_come(clo
     assert state(cloud, server) == ("ACTIVE", "old")
 
 
-def test_a_server_that_came_back_to_a_host_of_another_lease_leaves_it(cloud: House) -> None:
+def test_a_server_unshelved_onto_a_host_of_another_lease_leaves_the_host(cloud: House) -> None:
     """It was there by a lease that is over: what stayed would be deleted with the next one."""
     whole = cloud.create(minutes=(None, 60))
     cloud.run(minutes=1)
@@ -509,7 +510,7 @@ def test_a_server_waits_until_the_whole_host_was_given_back(cloud: House) -> Non
 # updates
 
 
-def test_only_what_happens_at_the_end_can_change(cloud: House) -> None:
+def test_only_the_actions_at_the_end_can_change(cloud: House) -> None:
     server = boot(cloud)
     made = lease(cloud, server, minutes=(None, 60), on_end="stop")
     (reservation,) = cloud.lease(made).reservations

@@ -22,14 +22,13 @@ from holdfast.leases import auto_lease, lifecycle
 from holdfast.leases.booking import Leases
 from holdfast.leases.lifecycle import LeaseContext
 from holdfast.leases.resources.server import ServerResource
-from holdfast.model.caller import Caller
 from holdfast.model.errors import QuotaExceeded
-from holdfast.model.lease import Lease
+from holdfast.model.lease import Lease, NewLease, NewReservation
 from holdfast.model.operation import OPEN
 from holdfast.nova.lease_hint import Wish
 from holdfast.nova.names import WISH
 from holdfast.ports.ledger import Work
-from holdfast.ports.manager import NewLease, NewReservation
+from holdfast.ports.manager import Caller
 from tests.leases.house import Inline, Killed, copy, open_store
 from tests.simclock import SimClock
 
@@ -147,7 +146,7 @@ def here(template: Path, site: Path) -> Iterator[Site]:
         yield Site(copy(template, site), stack)
 
 
-def test_a_lease_that_nobody_made_is_made_in_its_owners_name(here: Site) -> None:
+def test_the_sweep_makes_a_missing_lease_in_the_name_of_the_owner(here: Site) -> None:
     server_id = here.boot("web", note=here.wish((None, 120), on_end="shelve"))
     here.boot("plain")
     here.run(minutes=4)
@@ -159,7 +158,7 @@ def test_a_lease_that_nobody_made_is_made_in_its_owners_name(here: Site) -> None
     assert here.row().status in OPEN
 
 
-def test_a_cloud_that_takes_longer_to_list_than_a_turn_lasts_stops_nobody(here: Site) -> None:
+def test_a_cloud_with_a_slow_server_list_does_not_stop_the_sweep(here: Site) -> None:
     for name in ("one", "two", "three"):
         here.boot(name, note=here.wish((None, 600)))
     here.sim.change(latency_s=auto_lease.TURN.total_seconds() + 1, only_calls=["servers.list"])
@@ -191,7 +190,7 @@ def test_a_young_server_is_left_to_nova_api(here: Site) -> None:
     assert len(here.all()) == 1
 
 
-def test_what_nova_api_leased_is_not_leased_again(here: Site) -> None:
+def test_a_server_leased_by_nova_api_is_not_leased_again(here: Site) -> None:
     here.settings.lease_every_server = True
     server_id = here.boot("web", note=here.wish((None, 120)))
     wanted = NewReservation("virtual:server", {"server_id": server_id})
@@ -201,7 +200,7 @@ def test_what_nova_api_leased_is_not_leased_again(here: Site) -> None:
     assert [lease.id for lease in here.all()] == ["l1"]
 
 
-def test_a_lease_that_its_owner_deleted_or_let_end_is_not_made_again(here: Site) -> None:
+def test_a_deleted_or_ended_lease_is_not_made_again(here: Site) -> None:
     here.settings.lease_every_server = True
     note = here.wish((None, 20))
     here.boot("web", note=note)
@@ -249,7 +248,7 @@ def test_a_wish_that_is_over_or_senseless_is_said_once_and_dropped(
     assert caplog.text.count(said) == 1
 
 
-def test_one_that_cannot_be_leased_stops_no_other_and_is_tried_again(
+def test_a_server_without_a_possible_lease_is_retried_and_stops_no_other(
     here: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = {here.boot(f"web-{n}", note=here.wish((None, 60))) for n in range(4)}
@@ -298,7 +297,7 @@ def test_a_manager_that_died_in_the_middle_is_followed_by_another(here: Site) ->
     assert here.row().status in OPEN
 
 
-def test_switched_off_it_asks_nobody_and_can_be_switched_on(here: Site) -> None:
+def test_the_sweep_switched_off_calls_no_cloud_and_can_be_switched_on(here: Site) -> None:
     here.settings.server_sweep_s = 0
     here.boot("web", note=here.wish((None, 120)))
     here.run(minutes=10)

@@ -46,7 +46,7 @@ def whole(host_id: int, begin: float, end: float) -> Allocation:
     return Allocation(host_id, window(begin, end))
 
 
-def stock(hosts: Sequence[Host], *held: Allocation) -> CapacitySnapshot:
+def snapshot(hosts: Sequence[Host], *held: Allocation) -> CapacitySnapshot:
     lines: dict[int, list[Hold]] = {}
     for allocation in held:
         lines.setdefault(allocation.host_id or 0, []).append(hold_of(allocation))
@@ -72,8 +72,8 @@ def refused(request: SlotsRequest, of: CapacitySnapshot) -> Refusal:
 
 
 def test_a_host_takes_no_more_slots_than_it_has_room_for() -> None:
-    assert choose(ask(4), stock([host(1)])) == {1: 4}
-    answer = refused(ask(5), stock([host(1)]))
+    assert choose(ask(4), snapshot([host(1)])) == {1: 4}
+    answer = refused(ask(5), snapshot([host(1)]))
     assert answer.sentence == (
         "5 slots of 512 MEMORY_MB, 1 VCPU asked for; of 1 hosts 1 match and have room for 4"
         " in the window"
@@ -83,25 +83,27 @@ def test_a_host_takes_no_more_slots_than_it_has_room_for() -> None:
 
 def test_every_slot_of_others_counts_each_time() -> None:
     """Where Blazar sold nine slots of a host with four."""
-    assert choose(ask(1), stock([host(1)], part(1, 0, 1, 3))) == {1: 1}
-    answer = refused(ask(2), stock([host(1)], part(1, 0, 1, 3)))
+    assert choose(ask(1), snapshot([host(1)], part(1, 0, 1, 3))) == {1: 1}
+    answer = refused(ask(2), snapshot([host(1)], part(1, 0, 1, 3)))
     assert answer.busy == (1,)
-    assert isinstance(choose(ask(1), stock([host(1)], part(1, 0, 1, 3), part(1, 0, 1, 1))), Refusal)
+    assert isinstance(
+        choose(ask(1), snapshot([host(1)], part(1, 0, 1, 3), part(1, 0, 1, 1))), Refusal
+    )
 
 
 def test_the_peak_counts_and_not_the_sum() -> None:
     before, after = part(1, -1, 0.5, 3), part(1, 0.5, 2, 3)
-    assert choose(ask(1), stock([host(1)], before, after)) == {1: 1}
-    assert isinstance(choose(ask(2), stock([host(1)], before, after)), Refusal)
+    assert choose(ask(1), snapshot([host(1)], before, after)) == {1: 1}
+    assert isinstance(choose(ask(2), snapshot([host(1)], before, after)), Refusal)
 
 
-def test_what_ends_as_the_window_begins_is_not_in_the_way() -> None:
+def test_a_hold_that_ends_as_the_window_begins_is_not_in_the_way() -> None:
     held = part(1, -1, 0, 4), part(1, 1, 2, 4), whole(1, 2, 3)
-    assert choose(ask(4), stock([host(1)], *held)) == {1: 4}
+    assert choose(ask(4), snapshot([host(1)], *held)) == {1: 4}
 
 
 def test_a_host_held_as_a_whole_is_out_of_the_question() -> None:
-    assert isinstance(choose(ask(1), stock([host(1)], whole(1, 0.5, 0.6))), Refusal)
+    assert isinstance(choose(ask(1), snapshot([host(1)], whole(1, 0.5, 0.6))), Refusal)
 
 
 def test_ratios_and_reserved_amounts_make_the_capacity() -> None:
@@ -110,31 +112,31 @@ def test_ratios_and_reserved_amounts_make_the_capacity() -> None:
         "MEMORY_MB": Inventory(2048, reserved=512, ratio=1.0),
     }
     larger = host(1, inventories=has)
-    assert choose(ask(3), stock([larger])) == {1: 3}
-    assert isinstance(choose(ask(4), stock([larger])), Refusal)
+    assert choose(ask(3), snapshot([larger])) == {1: 3}
+    assert isinstance(choose(ask(4), snapshot([larger])), Refusal)
     bigger = Slot({"VCPU": 2, "MEMORY_MB": 1})
-    assert choose(ask(3, slot=bigger), stock([larger])) == {1: 3}
-    assert isinstance(choose(ask(4, slot=bigger), stock([larger])), Refusal)
+    assert choose(ask(3, slot=bigger), snapshot([larger])) == {1: 3}
+    assert isinstance(choose(ask(4, slot=bigger), snapshot([larger])), Refusal)
 
 
-def test_one_slot_is_no_larger_than_one_server_may_be() -> None:
+def test_a_slot_is_no_larger_than_the_largest_server_of_the_host() -> None:
     limited = host(1, inventories={"VCPU": Inventory(16, most=4), "MEMORY_MB": Inventory(65536)})
-    assert choose(ask(8, slot=Slot({"VCPU": 2})), stock([limited])) == {1: 8}
-    answer = refused(ask(1, slot=Slot({"VCPU": 5})), stock([limited]))
+    assert choose(ask(8, slot=Slot({"VCPU": 2})), snapshot([limited])) == {1: 8}
+    answer = refused(ask(1, slot=Slot({"VCPU": 5})), snapshot([limited]))
     assert answer.conditions == (("has 5 VCPU", 1),)
 
 
 def test_a_class_that_the_host_does_not_have_cannot_be_had() -> None:
-    assert isinstance(choose(ask(1, slot=Slot({"PCPU": 1})), stock([host(1)])), Refusal)
+    assert isinstance(choose(ask(1, slot=Slot({"PCPU": 1})), snapshot([host(1)])), Refusal)
     pinned = host(2, inventories={"PCPU": Inventory(2)})
-    assert choose(ask(2, slot=Slot({"PCPU": 1})), stock([host(1), pinned])) == {2: 2}
+    assert choose(ask(2, slot=Slot({"PCPU": 1})), snapshot([host(1), pinned])) == {2: 2}
 
 
 # affinity
 
 
-def test_together_means_one_host_for_all() -> None:
-    hosts = stock([host(1, 2), host(2, 2), host(3, 8)])
+def test_affinity_puts_all_slots_on_the_same_host() -> None:
+    hosts = snapshot([host(1, 2), host(2, 2), host(3, 8)])
     assert choose(ask(4, True), hosts) == {3: 4}
     answer = refused(ask(9, True), hosts)
     assert "on one host" in answer.sentence
@@ -143,13 +145,13 @@ def test_together_means_one_host_for_all() -> None:
 
 
 def test_apart_means_as_many_hosts_as_slots() -> None:
-    hosts = stock([host(n) for n in (1, 2, 3)])
+    hosts = snapshot([host(n) for n in (1, 2, 3)])
     assert choose(ask(3, False), hosts) == {1: 1, 2: 1, 3: 1}
     assert "on hosts of their own" in refused(ask(4, False), hosts).sentence
 
 
 def test_together_takes_the_host_where_the_least_is_left() -> None:
-    assert choose(ask(3, True), stock([host(1, 16), host(2, 3), host(3, 8)])) == {2: 3}
+    assert choose(ask(3, True), snapshot([host(1, 16), host(2, 3), host(3, 8)])) == {2: 3}
 
 
 # packing
@@ -157,15 +159,15 @@ def test_together_takes_the_host_where_the_least_is_left() -> None:
 
 def test_slots_go_to_hosts_that_carry_slots_already() -> None:
     held = part(2, 0, 1, 1)
-    assert choose(ask(2), stock([host(1), host(2), host(3)], held)) == {2: 2}
-    assert choose(ask(4), stock([host(1), host(2), host(3)], held)) == {2: 3, 1: 1}
-    assert choose(ask(2, False), stock([host(1), host(2), host(3)], held)) == {2: 1, 1: 1}
+    assert choose(ask(2), snapshot([host(1), host(2), host(3)], held)) == {2: 2}
+    assert choose(ask(4), snapshot([host(1), host(2), host(3)], held)) == {2: 3, 1: 1}
+    assert choose(ask(2, False), snapshot([host(1), host(2), host(3)], held)) == {2: 1, 1: 1}
 
 
-def test_of_those_to_where_the_least_is_left_over() -> None:
+def test_slots_go_to_the_tightest_host() -> None:
     held = part(1, 0, 1, 1), part(2, 0, 1, 2), part(3, 0, 1, 1)
-    assert choose(ask(2), stock([host(1), host(2), host(3)], *held)) == {2: 2}
-    assert choose(ask(3), stock([host(1), host(2), host(3)], *held)) == {1: 3}
+    assert choose(ask(2), snapshot([host(1), host(2), host(3)], *held)) == {2: 2}
+    assert choose(ask(3), snapshot([host(1), host(2), host(3)], *held)) == {1: 3}
 
 
 def test_the_first_room_behind_thousands_of_full_hosts_is_found_without_asking_them_all() -> None:
@@ -208,7 +210,7 @@ def test_properties_zone_and_capabilities_decide_and_are_named() -> None:
     slot = replace(ONE, where=conditions(asked))
     plain, gpu = host(1, zone="north"), host(2, zone="north", capabilities={"gpu": "True"})
     south = host(3, zone="south", capabilities={"gpu": "True"})
-    hosts = stock([plain, gpu, south])
+    hosts = snapshot([plain, gpu, south])
     assert choose(ask(1, slot=slot), hosts) == {2: 1}
     answer = refused(ask(5, slot=slot), hosts)
     assert [count for _text, count in answer.conditions] == [1, 1, 0]
@@ -222,46 +224,46 @@ def kept(*held: Allocation, active: bool = False) -> dict[str, object]:
     return {"kept": held, "must_keep": active}
 
 
-def test_a_pending_one_stays_where_it_is_if_it_can() -> None:
+def test_a_pending_reservation_keeps_hosts_if_possible() -> None:
     mine = part(3, 0, 1, 2)
-    hosts = stock([host(1), host(2), host(3)])
+    hosts = snapshot([host(1), host(2), host(3)])
     assert choose(ask(2, **kept(mine)), hosts) == {3: 2}
     assert choose(ask(3, **kept(mine)), hosts) == {3: 3}
     assert choose(ask(1, **kept(mine)), hosts) == {3: 1}
     assert choose(ask(2, True, **kept(mine)), hosts) == {3: 2}
     assert choose(ask(2, False, **kept(mine)), hosts) == {3: 1, 1: 1}
-    taken = stock([host(1), host(2), host(3)], whole(3, 0, 1))
+    taken = snapshot([host(1), host(2), host(3)], whole(3, 0, 1))
     assert choose(ask(2, **kept(mine)), taken) == {1: 2}
 
 
-def test_an_active_one_never_moves() -> None:
+def test_an_active_reservation_never_moves() -> None:
     mine = part(3, 0, 0.5, 2)
     hosts = [host(1), host(2), host(3)]
-    assert choose(ask(2, **kept(mine, active=True)), stock(hosts)) == {3: 2}
-    crowded = stock(hosts, part(3, 0, 1, 3))
+    assert choose(ask(2, **kept(mine, active=True)), snapshot(hosts)) == {3: 2}
+    crowded = snapshot(hosts, part(3, 0, 1, 3))
     answer = refused(ask(2, **kept(mine, active=True)), crowded)
     assert answer.sentence == "the lease is active and cmp3 cannot stay with it in that window"
     assert answer.busy == (3,)
 
 
-def test_an_active_one_grows_beside_what_it_has() -> None:
+def test_an_active_reservation_grows_beside_the_present_slots() -> None:
     mine = part(3, 0, 1, 2)
     hosts = [host(1), host(2), host(3)]
-    assert choose(ask(3, **kept(mine, active=True)), stock(hosts)) == {3: 3}
-    assert choose(ask(6, **kept(mine, active=True)), stock(hosts)) == {3: 4, 1: 2}
-    crowded = stock(hosts, part(3, 0, 1, 2))
+    assert choose(ask(3, **kept(mine, active=True)), snapshot(hosts)) == {3: 3}
+    assert choose(ask(6, **kept(mine, active=True)), snapshot(hosts)) == {3: 4, 1: 2}
+    crowded = snapshot(hosts, part(3, 0, 1, 2))
     assert choose(ask(3, **kept(mine, active=True)), crowded) == {3: 2, 1: 1}
-    assert choose(ask(4, True, **kept(mine, active=True)), stock(hosts)) == {3: 4}
+    assert choose(ask(4, True, **kept(mine, active=True)), snapshot(hosts)) == {3: 4}
     assert isinstance(choose(ask(3, True, **kept(mine, active=True)), crowded), Refusal)
     single = part(3, 0, 1, 1)
-    assert choose(ask(2, False, **kept(single, active=True)), stock(hosts)) == {3: 1, 1: 1}
+    assert choose(ask(2, False, **kept(single, active=True)), snapshot(hosts)) == {3: 1, 1: 1}
 
 
-def test_an_active_one_keeps_a_host_that_is_no_more_to_be_had_for_the_time_it_has_it() -> None:
+def test_an_active_reservation_keeps_an_unreservable_host_for_the_held_time() -> None:
     mine = part(3, 0, 1, 2)
-    assert choose(ask(3, **kept(mine, active=True)), stock([host(1)])) == {3: 2, 1: 1}
+    assert choose(ask(3, **kept(mine, active=True)), snapshot([host(1)])) == {3: 2, 1: 1}
     longer = ask(2, held=window(0, 2), **kept(mine, active=True))
-    assert isinstance(choose(longer, stock([host(1)])), Refusal)
+    assert isinstance(choose(longer, snapshot([host(1)])), Refusal)
 
 
 def test_allocations_say_what_all_slots_of_a_host_take_together() -> None:
@@ -279,13 +281,13 @@ def found(
     return list(islice(openings(request, of, NOON + until * HOUR), most))
 
 
-def test_what_fits_at_once_is_offered_at_once() -> None:
-    assert found(ask(2), stock([host(1)])) == [window(0, 1)]
+def test_a_fitting_request_is_offered_at_once() -> None:
+    assert found(ask(2), snapshot([host(1)])) == [window(0, 1)]
 
 
 def test_the_earliest_window_begins_when_enough_was_given_back() -> None:
     held = part(1, -1, 2, 3), part(2, -1, 3, 3), part(1, 5, 6, 4)
-    hosts = stock([host(1), host(2)], *held)
+    hosts = snapshot([host(1), host(2)], *held)
     assert found(ask(5), hosts) == [window(2, 3), window(6, 7)]
     assert found(ask(8), hosts) == [window(3, 4), window(6, 7)]
     assert found(ask(4, True), hosts) == [window(2, 3)]
@@ -295,7 +297,7 @@ def test_the_earliest_window_begins_when_enough_was_given_back() -> None:
 
 def test_windows_begin_on_whole_minutes() -> None:
     held = part(1, -1, 0.51, 4)
-    (first,) = found(ask(1), stock([host(1)], held))
+    (first,) = found(ask(1), snapshot([host(1)], held))
     assert first.start == NOON + timedelta(minutes=31)
     assert first.end - first.start == HOUR
 
@@ -317,7 +319,7 @@ def worlds(draw: st.DrawFn) -> CapacitySnapshot:
             mine = [hold_of(a) for a in (*held, more) if a.host_id == one.id]
             if not too_much(capacity(one), mine):
                 held.append(more)
-    return stock(hosts, *held)
+    return snapshot(hosts, *held)
 
 
 def fits(of: CapacitySnapshot, host_id: int, slots: int) -> bool:
@@ -327,7 +329,7 @@ def fits(of: CapacitySnapshot, host_id: int, slots: int) -> bool:
 
 @settings(deadline=None)
 @given(worlds(), st.integers(1, 8), st.sampled_from([None, True, False]), st.floats(0, 1))
-def test_it_finds_room_where_there_is_and_never_takes_more(
+def test_the_plan_finds_existing_room_and_never_takes_more(
     of: CapacitySnapshot, amount: int, affinity: bool | None, luck: float
 ) -> None:
     order = float if luck < 0.5 else (lambda host_id: (host_id * luck) % 1.0)
@@ -365,4 +367,4 @@ def test_the_first_opening_is_the_first_moment_at_which_it_fits(
 
 @pytest.mark.parametrize("affinity", [None, True, False])
 def test_of_no_hosts_at_all_none_is_chosen(affinity: bool | None) -> None:
-    assert refused(ask(1, affinity), stock([])).matching == 0
+    assert refused(ask(1, affinity), snapshot([])).matching == 0

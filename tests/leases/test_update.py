@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound, StaleWrite
-from holdfast.model.lease import END, START
+from holdfast.model.lease import END, START, LeaseChange
 from holdfast.ports.cloud import Flavor
-from holdfast.ports.manager import LeaseChange
 from tests.leases.house import ANN, BOB, House, Killed, Manager, Points
 
 
@@ -53,7 +52,7 @@ def test_a_lease_can_be_renamed_in_every_stable_state(house: House, minutes: flo
     house.check_combination(lease_id)
 
 
-def test_an_update_that_names_nothing_does_nothing(house: House) -> None:
+def test_an_empty_update_changes_nothing(house: House) -> None:
     house.enrol("cmp-1")
     lease_id = house.create()
     before = house.lease(lease_id)
@@ -104,9 +103,7 @@ def test_prolonging_holds_the_host_longer_and_moves_the_end(house: House) -> Non
 
 
 @pytest.mark.parametrize("end", [60, 300], ids=["shorter", "longer"])
-def test_a_host_that_joined_later_was_anothers_before_and_that_stays_so(
-    house: House, end: int
-) -> None:
+def test_a_host_added_later_is_not_held_for_the_time_before(house: House, end: int) -> None:
     house.enrol("cmp-1", "cmp-2")
     grown = house.create(minutes=(None, 100))
     before = house.create(minutes=(None, 10), caller=BOB)
@@ -212,7 +209,7 @@ def test_the_start_of_a_running_lease_stays(house: House) -> None:
     check_unchanged(house, lease_id, LeaseChange(start_now=True, end=house.at(9)), InvalidInput)
 
 
-def test_a_prolongation_into_somebody_elses_lease_is_refused(house: House) -> None:
+def test_a_prolongation_into_the_lease_of_another_project_is_refused(house: House) -> None:
     house.enrol("cmp-1")
     lease_id = house.create(minutes=(None, 60))
     house.create(minutes=(60, 120), caller=BOB)
@@ -329,7 +326,7 @@ def between(house: House, kind: str, act: Callable[[], None]) -> Manager:
     return slow
 
 
-def test_growth_takes_the_end_away_from_a_manager_that_was_about_to_begin_it(
+def test_growth_reschedules_an_end_that_is_about_to_run(
     house: House,
 ) -> None:
     """The end is claimed, the lease still ACTIVE: the update wins, the end comes after."""

@@ -69,7 +69,7 @@ class Patient(Settings):
     call_timeout_s: float = 240.0
 
     @property
-    def look_timeout_s(self) -> float:
+    def poll_timeout_s(self) -> float:
         return 30.0
 
 

@@ -213,4 +213,4 @@ def test_the_command_shows_what_the_file_would_have_watched(site: Site) -> None:
     ran = subprocess.run([*command, "-f", "value"], check=True, capture_output=True, text=True)
     first, second, _third = ran.stdout.splitlines()
     assert "libvirtd socket" in first
-    assert "if it ever ran" in second
+    assert "if seen running before" in second

@@ -24,7 +24,7 @@ DOMAIN = """\
 WISH = '<guest ha="{}"/>'
 
 
-class Way:
+class EventConnection:
     """A connection in this process, which needs no signs of life."""
 
     def __init__(self, connection: Any) -> None:
@@ -37,12 +37,12 @@ class Way:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[Way]:
-    made: list[Way] = []
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[EventConnection]:
+    made: list[EventConnection] = []
     listen = LibvirtGuests._listen
 
-    def open_way(guests: LibvirtGuests) -> Way:
-        return Way(guests._libvirt.openReadOnly(URL))
+    def open_way(guests: LibvirtGuests) -> EventConnection:
+        return EventConnection(guests._libvirt.openReadOnly(URL))
 
     def counted(guests: LibvirtGuests) -> Any:
         way = listen(guests)
@@ -92,7 +92,7 @@ class Busy:
 
 
 def test_a_daemon_that_cannot_list_its_guests_is_heard_and_asked_again(
-    monkeypatch: pytest.MonkeyPatch, opened: list[Way]
+    monkeypatch: pytest.MonkeyPatch, opened: list[EventConnection]
 ) -> None:
     monkeypatch.setattr(driver, "LONGEST_PAUSE_S", 0.05)
     busy, ear = Busy(monkeypatch), Ear()
@@ -111,7 +111,7 @@ def test_a_daemon_that_cannot_list_its_guests_is_heard_and_asked_again(
 
 
 def test_a_reading_that_fails_later_does_not_make_it_deaf_to_anybody(
-    monkeypatch: pytest.MonkeyPatch, opened: list[Way]
+    monkeypatch: pytest.MonkeyPatch, opened: list[EventConnection]
 ) -> None:
     monkeypatch.setattr(driver, "LONGEST_PAUSE_S", 0.05)
     monkeypatch.setattr(driver, "AGAIN_S", (0.1, 0.2))

@@ -59,15 +59,15 @@ def test_as_long_as_nobody_wants_it_nothing_is_opened_that_could_write(host: Gue
         heart = LibvirtHeartbeats(host.url, SystemClock())
         try:
             asked = heart.pulses()  # of guests of other tests, maybe
-            assert bool(heart._lines._lines) == bool(asked)
-            read = dict(heart._known)
+            assert bool(heart._pool._connections) == bool(asked)
+            read = dict(heart._facts)
             assert (domain.UUIDString(), domain.ID()) in read
             heart.pulses()
-            assert heart._known == read  # nobody's XML was read a second time
+            assert heart._facts == read  # nobody's XML was read a second time
         finally:
             domain.destroy()
         heart.pulses()
-        assert domain.UUIDString() not in {uuid for uuid, _ in heart._known}
+        assert domain.UUIDString() not in {uuid for uuid, _ in heart._facts}
         heart.close()
 
 

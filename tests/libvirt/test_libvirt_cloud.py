@@ -243,7 +243,7 @@ def start(conn, server_id):
     real(conn, server_id)
     die()
 tasks.start_domain = start
-settings.Settings.look_timeout_s = 30.0  # however busy the machine
+settings.Settings.poll_timeout_s = 30.0  # however busy the machine
 tasks.ACCEPT_S = 60.0
 hosts = tuple(settings.Host(*one.split("=", 1)) for one in sys.argv[5:])
 made = settings.Settings(hosts, sys.argv[2], (sys.argv[3],), call_timeout_s=240.0)

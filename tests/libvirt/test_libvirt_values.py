@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What plain libvirt as a cloud decides without a host: states, disks, rooms, configuration."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast import conf as configuration
-from holdfast.drivers.libvirt import cloud_xml, settings
-from holdfast.drivers.libvirt.cloud_xml import Disk, Facts
+from holdfast.drivers.libvirt import domain_xml, heartbeat, settings
+from holdfast.drivers.libvirt.domain_xml import CloudDisk, CloudFacts
+from holdfast.drivers.libvirt.registry import DomainState, File, GuestRecord, GuestRegistry
 from holdfast.drivers.libvirt.servers import Room, best
-from holdfast.model.errors import DriverError
+from holdfast.model.errors import Conflict, DriverError
+from holdfast.runtime.clock import SystemClock
 
 XML = """\
 <domain type='kvm'><name>web</name><uuid>4ab11c5e-7bb4-4f0e-8b52-000000000000</uuid>
@@ -26,7 +29,7 @@ XML = """\
 
 
 def test_the_xml_tells_size_disks_and_what_people_say_of_a_guest() -> None:
-    seen = cloud_xml.facts(XML)
+    seen = domain_xml.read_cloud_facts(XML)
     assert (seen.name, seen.vcpus, seen.memory_mb, seen.project) == ("web", 4, 2049, "red")
     assert seen.metadata == {
         "ha": "yes",
@@ -35,11 +38,29 @@ def test_the_xml_tells_size_disks_and_what_people_say_of_a_guest() -> None:
         "project": "red",
     }
     assert seen.disks == (
-        Disk("vda", "file", "/srv/guests/web.qcow2"),
-        Disk("sda", "block", "/dev/vg/web"),
-        Disk("vdb", "network", "rbd:vms/web"),
-        Disk("vdc", "volume", "pool:nfs"),
+        CloudDisk("vda", "file", "/srv/guests/web.qcow2"),
+        CloudDisk("sda", "block", "/dev/vg/web"),
+        CloudDisk("vdb", "network", "rbd:vms/web"),
+        CloudDisk("vdc", "volume", "pool:nfs"),
     )
+
+
+@pytest.mark.parametrize(
+    "xml",
+    [
+        "<domain",
+        "<!DOCTYPE x><domain/>",
+        f"<domain>{' ' * 2**20}</domain>",
+        XML.replace(">4<", ">four<"),
+        "\ud800",
+    ],
+    ids=range(5),
+)
+def test_an_xml_that_cannot_be_read_is_a_retryable_error_and_no_open_channel(xml: str) -> None:
+    with pytest.raises(DriverError, match="XML of a domain cannot be read") as caught:
+        domain_xml.read_cloud_facts(xml)
+    assert caught.value.retryable
+    assert not heartbeat._is_open(xml)
 
 
 @pytest.mark.parametrize(
@@ -66,40 +87,42 @@ def test_the_xml_tells_size_disks_and_what_people_say_of_a_guest() -> None:
 def test_a_state_has_one_word_in_the_cloud(
     state: str, reason: str, status: str, task: str | None
 ) -> None:
-    assert cloud_xml.status(state, reason) == (status, task)
+    assert domain_xml.server_status(state, reason) == (status, task)
 
 
 @pytest.mark.parametrize(
     ("disk", "why"),
     [
-        (Disk("vda", "file", "/srv/guests/web.raw"), ""),
-        (Disk("vda", "file", "/srv/guests-of-old/web.raw"), "in none of"),
-        (Disk("vda", "file", "/srv/guests/../local/web.raw"), "in none of"),
-        (Disk("vda", "file", ""), "in none of"),
-        (Disk("sda", "block", "/dev/disk/by-id/wwn-1"), ""),
-        (Disk("sda", "block", "/dev/sdb"), "in none of"),
-        (Disk("vdb", "network", "rbd:vms/web"), ""),
-        (Disk("vdc", "volume", "pool:nfs"), ""),
-        (Disk("vdc", "volume", "pool:default"), "in none of"),
+        (CloudDisk("vda", "file", "/srv/guests/web.raw"), ""),
+        (CloudDisk("vda", "file", "/srv/guests-of-old/web.raw"), "in none of"),
+        (CloudDisk("vda", "file", "/srv/guests/../local/web.raw"), "in none of"),
+        (CloudDisk("vda", "file", ""), "in none of"),
+        (CloudDisk("sda", "block", "/dev/disk/by-id/wwn-1"), ""),
+        (CloudDisk("sda", "block", "/dev/sdb"), "in none of"),
+        (CloudDisk("vdb", "network", "rbd:vms/web"), ""),
+        (CloudDisk("vdc", "volume", "pool:nfs"), ""),
+        (CloudDisk("vdc", "volume", "pool:default"), "in none of"),
     ],
 )
-def test_only_a_guest_whose_disks_are_shared_may_leave(disk: Disk, why: str) -> None:
+def test_only_a_guest_whose_disks_are_shared_may_leave(disk: CloudDisk, why: str) -> None:
     shared = ("/srv/guests/", "/dev/disk/by-id", "pool:nfs")
-    said = cloud_xml.stays(Facts("u", "web", 1, 16, disks=(disk,)), shared, autostart=False)
+    said = domain_xml.why_stays(
+        CloudFacts("u", "web", 1, 16, disks=(disk,)), shared, autostart=False
+    )
     assert (why in said) if why else said == ""
 
 
 def test_nothing_is_shared_until_somebody_says_so() -> None:
-    facts = Facts("u", "web", 1, 16, disks=(Disk("vda", "file", "/srv/web.raw"),))
-    assert "[libvirt] shared (empty)" in cloud_xml.stays(facts, (), autostart=False)
+    facts = CloudFacts("u", "web", 1, 16, disks=(CloudDisk("vda", "file", "/srv/web.raw"),))
+    assert "[libvirt] shared (empty)" in domain_xml.why_stays(facts, (), autostart=False)
 
 
 @pytest.mark.parametrize(("kind", "stays"), [("file", False), ("block", True), ("network", True)])
 def test_what_its_host_starts_again_by_itself_leaves_only_if_its_disks_are_locked(
     kind: str, stays: bool
 ) -> None:
-    facts = Facts("u", "web", 1, 16, disks=(Disk("vda", kind, "/srv/web"),))
-    said = cloud_xml.stays(facts, ("/srv",), autostart=True)
+    facts = CloudFacts("u", "web", 1, 16, disks=(CloudDisk("vda", kind, "/srv/web"),))
+    said = domain_xml.why_stays(facts, ("/srv",), autostart=True)
     assert ("virsh autostart --disable web" in said) is stays
 
 
@@ -134,7 +157,7 @@ def test_hosts_come_from_the_option_and_from_a_file(tmp_path: Path) -> None:
         settings.Host("kvm-4", "qemu+tcp://[::1]:16509/system"),
     )
     assert made.shared == ("/srv/guests", "pool:nfs")
-    assert (made.call_timeout_s, made.look_timeout_s) == (6, 2)
+    assert (made.call_timeout_s, made.poll_timeout_s) == (6, 2)
 
 
 @pytest.mark.parametrize(
@@ -168,3 +191,48 @@ def test_a_wrong_list_of_hosts_is_refused_with_what_to_write(
 def test_a_file_of_hosts_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DriverError, match=r"/nowhere/hosts.yaml cannot be read"):
         load(tmp_path, "[libvirt]\nhosts_file = /nowhere/hosts.yaml\n")
+
+
+GUEST_ID = "4ab11c5e-7bb4-4f0e-8b52-000000000000"
+
+
+def _registry(path: Path) -> GuestRegistry:
+    """A registry with a guest that runs on cmp-1."""
+    registry = GuestRegistry(File(str(path / "guests.db")), SystemClock(), ("cmp-1", "cmp-2"))
+    domain = DomainState(GUEST_ID, "web", "ACTIVE", None, True, True, False, XML)
+    registry.record("cmp-1", [domain], registry.now())
+    return registry
+
+
+def _migrations(registry: GuestRegistry) -> list[str]:
+    with registry.file.transaction() as db:
+        return [row["status"] for row in db.execute("SELECT status FROM migrations ORDER BY id")]
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        lambda registry, guest: registry.adopt(guest, "cmp-2"),
+        lambda registry, guest: registry.drop_task(guest),
+        lambda registry, guest: registry.refuse_move(guest, "cmp-2"),
+    ],
+    ids=["adopt", "drop_task", "refuse_move"],
+)
+def test_a_manager_with_an_older_view_of_a_guest_does_not_end_the_evacuation_of_another(
+    tmp_path: Path, late: Callable[[GuestRegistry, GuestRecord], object]
+) -> None:
+    registry = _registry(tmp_path)
+    older_view = registry.find(GUEST_ID)
+    evacuation = registry.begin(older_view, "rebuilding", 60.0, dest="cmp-2")
+    with pytest.raises(Conflict, match="meanwhile"):
+        late(registry, older_view)
+    assert _migrations(registry) == ["running"]
+    assert registry.end(evacuation, host="cmp-2", status="ACTIVE")
+    assert _migrations(registry) == ["done"]
+    assert registry.find(GUEST_ID).host == "cmp-2"
+
+
+def test_a_guest_whose_host_lost_the_task_is_adopted_where_it_runs(tmp_path: Path) -> None:
+    registry = _registry(tmp_path)
+    registry.adopt(registry.find(GUEST_ID), "cmp-2")
+    assert registry.find(GUEST_ID).host == "cmp-2"

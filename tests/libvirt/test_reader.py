@@ -17,7 +17,7 @@ from holdfast.drivers.libvirt import domain_xml
 from holdfast.drivers.libvirt import guests as driver
 from holdfast.drivers.libvirt import guests as libvirt_guests
 from holdfast.drivers.libvirt.domain_xml import GuestDisk, GuestFacts
-from holdfast.drivers.libvirt.guests import LibvirtGuests, Way
+from holdfast.drivers.libvirt.guests import EventConnection, LibvirtGuests
 from holdfast.ports.guests import Guest
 from holdfast.runtime.clock import SystemClock
 from tests.libvirt.ear import Ear
@@ -148,16 +148,16 @@ def test_a_memory_failure_says_what_is_done_and_who_is_told(
         getattr(libvirt, f"VIR_DOMAIN_MEMORY_FAILURE_{flags}") if flags else 0,
     )
     ear, guests = Ear(), LibvirtGuests("test:///default", SimClock())
-    guests._teller = driver.Dispatcher(ear, lambda: None, SystemClock())
-    guests._teller.start()
-    take = guests._takers()[libvirt.VIR_DOMAIN_EVENT_ID_MEMORY_FAILURE]
+    guests._dispatcher = driver.Dispatcher(ear, lambda: None, SystemClock())
+    guests._dispatcher.start()
+    take = guests._decoders()[libvirt.VIR_DOMAIN_EVENT_ID_MEMORY_FAILURE]
     with contextlib.closing(libvirt.open("test:///default")) as way:
         domain: Any = way.lookupByName("test")
-        guests._way = Way(way)
-        heard = functools.partial(guests._heard, guests._way, take)
+        guests._events = EventConnection(way)
+        heard = functools.partial(guests._on_event, guests._events, take)
         about = {"cb": heard, "opaque": None}
         way._dispatchDomainEventMemoryFailureCallback(domain._o, *numbers, about)
         eventually(lambda: ear.said("test") == [f"memory_failure {action} {recipient}"])
-        guests._way = Way()
+        guests._events = EventConnection()
     guests.close()
     assert ear.verdicts("test") == [f"noted memory_failure {action}"]

@@ -81,8 +81,8 @@ class TapHost(GuestHost):
             self.network.ip(f"tuntap add {tap} mode tap user {self.user}", f"link set {tap} up")
 
     def command(self) -> list[str]:
-        who = f"--reuid {self.user} --regid {self.user} --clear-groups"
-        line = f"mount --bind {self.node} /dev/net/tun && exec setpriv {who} {self.daemon}"
+        identity = f"--reuid {self.user} --regid {self.user} --clear-groups"
+        line = f"mount --bind {self.node} /dev/net/tun && exec setpriv {identity} {self.daemon}"
         return [which("unshare") or "unshare", "-m", "sh", "-c", line]
 
     def launch(self) -> None:

@@ -362,8 +362,10 @@ class Host:
         tables = {
             HOST: Table(HOST, [Reading(self.host, {"cpu_util_ratio": 0.5})]),
             GUEST: Table(GUEST, guests),
-            DISK: Table(DISK, [Reading(one, {"fill_ratio": 0.5}) for one in self.parts[DISK]]),
-            NIC: Table(NIC, [Reading(one, {"tx_bps": 5.0}) for one in self.parts[NIC]]),
+            DISK: Table(
+                DISK, [Reading(entity, {"fill_ratio": 0.5}) for entity in self.parts[DISK]]
+            ),
+            NIC: Table(NIC, [Reading(entity, {"tx_bps": 5.0}) for entity in self.parts[NIC]]),
         }
         at = BEGIN + timedelta(seconds=self.monotonic)
         return Snapshot("cmp-7", self.passes, at, self.monotonic, self.step_s, tables)

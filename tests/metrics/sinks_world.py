@@ -63,7 +63,7 @@ def snapshot(readings: Iterable[tuple[Entity, Values] | Reading], second: float 
         BEGIN + timedelta(seconds=second),
         1_000.0 + second,
         1.0,
-        {kind: Table(kind, found) for kind, found in tables.items()},
+        {kind: Table(kind, readings) for kind, readings in tables.items()},
     )
 
 
@@ -89,15 +89,15 @@ class Ear:
 
     def heard(self) -> list[bytes]:
         """All that lies there: on loopback it is there when it is sent."""
-        found = []
+        datagrams = []
         while True:
             try:
-                found.append(self._socket.recv(65_536))
+                datagrams.append(self._socket.recv(65_536))
             except BlockingIOError:
-                return found
+                return datagrams
 
     def lines(self) -> list[str]:
-        return [line for one in self.heard() for line in one.decode().splitlines()]
+        return [line for datagram in self.heard() for line in datagram.decode().splitlines()]
 
     def close(self) -> None:
         self._socket.close()

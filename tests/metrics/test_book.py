@@ -18,7 +18,7 @@ def read(*running: str) -> GuestRoster:
     return book
 
 
-def test_nobody_is_shown_before_all_were_read_once() -> None:
+def test_no_guest_is_listed_before_all_were_read_once() -> None:
     book = GuestRoster()
     assert not book.roster().whole
     book.read("a", 3, A, "running", "booted")
@@ -30,7 +30,7 @@ def test_nobody_is_shown_before_all_were_read_once() -> None:
     assert len(book.roster().guests) == 3
 
 
-def test_who_runs_is_here_and_who_is_off_is_only_defined() -> None:
+def test_running_guests_are_listed_and_stopped_guests_are_only_defined() -> None:
     book = read("a")
     assert book.knows("a", 3)
     assert not book.knows("a", 4)
@@ -52,7 +52,7 @@ def test_the_roster_is_the_same_until_something_happens() -> None:
     assert first.guests["a"].state == "running"
 
 
-def test_one_that_arrives_is_not_here_before_it_runs_and_then_has_come_by_migration() -> None:
+def test_an_incoming_guest_is_listed_when_running_and_marked_as_migrated() -> None:
     book = read()
     book.read("a", 3, A, "paused", "migration")
     assert not book.roster().guests
@@ -61,7 +61,7 @@ def test_one_that_arrives_is_not_here_before_it_runs_and_then_has_come_by_migrat
     assert book.roster().guests["a"].came == "migrated"
 
 
-def test_one_that_leaves_by_migration_is_paused_and_then_gone_because_of_it() -> None:
+def test_a_guest_that_migrates_away_is_paused_and_then_gone_by_migration() -> None:
     book = read("a")
     book.read("a", 3, A, "paused", "migration")
     assert book.roster().guests["a"].reason == "migration"
@@ -71,7 +71,7 @@ def test_one_that_leaves_by_migration_is_paused_and_then_gone_because_of_it() ->
     assert (roster.left, roster.guests, roster.defined) == ({"a": "migrated"}, {}, {})
 
 
-def test_one_that_is_started_again_is_no_longer_among_those_that_left() -> None:
+def test_a_restarted_guest_is_no_longer_listed_as_left() -> None:
     book = read("a")
     book.stopped("a", "destroyed")
     book.read("a", 4, A, "running", "booted")
@@ -79,7 +79,7 @@ def test_one_that_is_started_again_is_no_longer_among_those_that_left() -> None:
     assert book.roster().guests["a"].came == ""
 
 
-def test_a_balloon_that_changed_is_known_without_asking() -> None:
+def test_a_balloon_change_event_updates_the_guest_without_a_query() -> None:
     book = read()
     book.balloon("a", 5)
     book.read("a", 3, A, "running", "booted")
@@ -87,7 +87,7 @@ def test_a_balloon_that_changed_is_known_without_asking() -> None:
     assert book.roster().guests["a"].facts.balloon_kib == 512
 
 
-def test_of_those_that_left_only_the_latest_are_remembered() -> None:
+def test_only_the_latest_departed_guests_are_remembered() -> None:
     book = read()
     for number in range(MOST_LEFT + 10):
         book.read(str(number), number, A, "running", "booted")

@@ -70,7 +70,7 @@ class World:
     def roster(self) -> Roster:
         if not self.whole:
             return Roster(whole=False)
-        return Roster(self.guests, {u: one.facts for u, one in self.guests.items()}, self.left)
+        return Roster(self.guests, {u: guest.facts for u, guest in self.guests.items()}, self.left)
 
     def said(self) -> Said:
         return self.last
@@ -94,10 +94,10 @@ class World:
         ran, half = self.ran_ns, self.ran_ns // 2
         vcpus = (Vcpu(0, half, 0), Vcpu(1, half, 0))
         process = Process(self.at, 1, ran, ran, 0, 4000, vcpus)
-        seen = dict.fromkeys(roster.guests, process) if self.process else {}
+        processes = dict.fromkeys(roster.guests, process) if self.process else {}
         links = {"tap0": Link(self.sent, 0, 0, 0, 0, 0, 0, 0)} if self.is_link else {}
         host = {"cpu_idle_ns": self.at * 1e9, "cpu_user_ns": float(ran)}
-        return HostCounters(self.at, host, seen, links, self.at)
+        return HostCounters(self.at, host, processes, links, self.at)
 
 
 class House:
@@ -117,15 +117,15 @@ def house() -> House:
     return made
 
 
-def test_the_first_pass_has_counters_and_says_that_rates_are_missing() -> None:
+def test_the_first_pass_has_counters_and_lists_rates_as_missing() -> None:
     house = House()
-    seen = house.look(GUEST)
-    assert seen.values["cpu_time_ns"] == 0
-    assert "util_ratio" in seen.missing
-    assert not seen.stale
+    reading = house.look(GUEST)
+    assert reading.values["cpu_time_ns"] == 0
+    assert "util_ratio" in reading.missing
+    assert not reading.stale
 
 
-def test_before_all_guests_were_read_nothing_is_said_of_guests_nor_of_what_is_promised() -> None:
+def test_guests_and_promised_fields_are_unknown_until_all_guests_were_read() -> None:
     house = House()
     house.world.whole = False
     tables = house.collector.snapshot().tables
@@ -139,11 +139,11 @@ def test_before_all_guests_were_read_nothing_is_said_of_guests_nor_of_what_is_pr
     assert snapshot.tables[HOST].readings[0].values["vms_running"] == 0
 
 
-def test_what_is_promised_is_all_missing_or_all_there(house: House) -> None:
+def test_promised_fields_are_all_missing_or_all_present(house: House) -> None:
     assert promised(Roster(), {}).values.keys() == PROMISES
 
 
-def test_passes_carry_rates_of_what_the_kernel_counted(house: House) -> None:
+def test_passes_carry_rates_of_kernel_counters(house: House) -> None:
     house.world.pass_by(1.0, busy=0.5, sent=200)
     snapshot = house.collector.snapshot()
     guest, nic = (snapshot.tables[kind].readings[0] for kind in (GUEST, NIC))
@@ -161,7 +161,7 @@ def test_a_pass_after_another_has_a_higher_number_also_after_a_restart(house: Ho
     assert Collector("cmp-7", house.world, SystemClock()).snapshot().pass_id > second
 
 
-def test_who_is_measured_is_the_same_object_until_something_about_it_changes(house: House) -> None:
+def test_an_entity_stays_the_same_object_until_a_fact_changes(house: House) -> None:
     before = house.collector.snapshot().tables
     house.world.guests = {"web": Guest(replace(WEB, balloon_kib=1024))}
     after = house.collector.snapshot().tables
@@ -171,7 +171,7 @@ def test_who_is_measured_is_the_same_object_until_something_about_it_changes(hou
     assert house.look(GUEST).entity.flavor == "m2"
 
 
-def test_between_rounds_only_what_the_kernel_told_is_fresh(house: House) -> None:
+def test_between_polls_only_kernel_fields_are_fresh(house: House) -> None:
     house.world.pass_by(1.0)
     tables = house.collector.snapshot().tables
     assert tables[GUEST].is_fresh("util_ratio")
@@ -183,7 +183,7 @@ def test_between_rounds_only_what_the_kernel_told_is_fresh(house: House) -> None
     assert house.collector.snapshot().tables[DISK].is_fresh("rd_reqs")
 
 
-def test_a_suspended_guest_keeps_its_last_numbers_and_is_stale(house: House) -> None:
+def test_a_suspended_guest_keeps_the_last_values_and_is_stale(house: House) -> None:
     house.world.pass_by(1.0, busy=0.8)
     assert house.look(GUEST).values["util_ratio"] == pytest.approx(0.8)
     house.world.guests = {"web": Guest(WEB, "paused", "user")}
@@ -199,7 +199,7 @@ def test_a_suspended_guest_keeps_its_last_numbers_and_is_stale(house: House) -> 
     assert resumed.values["util_ratio"] == pytest.approx(0.4)
 
 
-def test_a_guest_that_hangs_has_stale_disks_and_goes_on_otherwise(house: House) -> None:
+def test_a_hanging_guest_has_stale_disks_and_current_kernel_values(house: House) -> None:
     house.world.pass_by(1.0, busy=0.2)
     house.world.last = replace(house.world.last, silent={"web": "no answer"})
     tables = house.collector.snapshot().tables
@@ -209,7 +209,7 @@ def test_a_guest_that_hangs_has_stale_disks_and_goes_on_otherwise(house: House) 
     assert not tables[NIC].readings[0].stale
 
 
-def test_what_libvirt_said_long_ago_is_left_out_and_the_kernel_goes_on(house: House) -> None:
+def test_outdated_libvirt_values_are_left_out_and_kernel_values_stay(house: House) -> None:
     house.world.pass_by(59.0)
     assert house.look(GUEST).values["used_ratio"] == pytest.approx(0.5)
     house.world.pass_by(2.0, busy=0.5)
@@ -221,20 +221,20 @@ def test_what_libvirt_said_long_ago_is_left_out_and_the_kernel_goes_on(house: Ho
     assert guest.values["util_ratio"] == pytest.approx(0.5)
 
 
-def test_a_process_or_an_interface_that_is_gone_is_said(house: House) -> None:
+def test_a_missing_process_or_interface_is_the_reason_of_a_stale_reading(house: House) -> None:
     house.world.process = house.world.is_link = False
     tables = house.collector.snapshot().tables
     assert tables[GUEST].readings[0].stale == "its process is gone"
     assert tables[NIC].readings[0].stale == "its interface is gone"
 
 
-def test_interfaces_that_the_host_has_no_name_for_are_told_apart(house: House) -> None:
+def test_interfaces_without_a_host_name_are_distinguished(house: House) -> None:
     more = (Nic("", "52:54:00:00:00:02", "port-2"), Nic("", "52:54:00:00:00:03"))
     facts = replace(WEB, nics=(*WEB.nics, *more))
     house.world.guests = {"web": Guest(facts)}
     readings = house.collector.snapshot().tables[NIC].readings
-    found = [reading.entity.id for reading in readings]
-    assert found == ["web/port-1", "web/port-2", "web/52:54:00:00:00:03"]
+    ids = [reading.entity.id for reading in readings]
+    assert ids == ["web/port-1", "web/port-2", "web/52:54:00:00:00:03"]
     assert [reading.stale for reading in readings] == ["", NO_LINK, NO_LINK]
 
 
@@ -249,7 +249,7 @@ def test_disks_have_rates_from_the_second_round_on(house: House) -> None:
     assert "rd_iops" in house.look(DISK).missing
 
 
-def test_a_guest_that_was_passed_by_has_the_rates_of_the_whole_time(house: House) -> None:
+def test_a_skipped_guest_has_rates_over_the_whole_time(house: House) -> None:
     house.world.pass_by(30.0)
     house.world.tell(3010)
     assert house.look(DISK).values["rd_iops"] == pytest.approx(100.0)
@@ -261,7 +261,7 @@ def test_a_guest_that_was_passed_by_has_the_rates_of_the_whole_time(house: House
     assert house.look(DISK).values["rd_iops"] == pytest.approx(100.0)
 
 
-def test_a_disk_is_stale_when_its_guest_was_passed_by_for_too_long(house: House) -> None:
+def test_a_disk_is_stale_after_the_guest_was_skipped_for_too_long(house: House) -> None:
     for stale in ("", "", "no answer"):
         house.world.pass_by(30.0)
         house.world.tell_names_only()
@@ -271,7 +271,7 @@ def test_a_disk_is_stale_when_its_guest_was_passed_by_for_too_long(house: House)
     assert house.look(DISK).stale == ""
 
 
-def test_a_disk_that_was_detached_is_promised_no_more_and_begins_anew_when_it_is_back() -> None:
+def test_a_detached_disk_is_not_promised_and_starts_anew_when_reattached() -> None:
     house = House()
     two = replace(WEB, disk_bytes=None, disks=(Disk("vda"), Disk("vdb")))
     house.world.guests = {"web": Guest(two)}
@@ -297,21 +297,23 @@ def test_a_disk_that_was_detached_is_promised_no_more_and_begins_anew_when_it_is
     assert "reset" not in passes()[1].values
 
 
-def test_who_left_is_gone_with_all_that_is_its_and_why(house: House) -> None:
+def test_a_guest_that_left_is_gone_with_its_disks_and_interfaces_and_the_reason(
+    house: House,
+) -> None:
     house.world.guests, house.world.left = {}, {"web": "migrated"}
     gone = house.collector.snapshot().gone
     assert gone == {"web": "migrated", "web/vda": "migrated", "web/port-1": "migrated"}
     assert house.collector.snapshot().gone == {}
 
 
-def test_who_came_by_migration_is_so_in_its_first_pass_only(house: House) -> None:
+def test_an_incoming_migration_is_marked_in_the_first_pass_only(house: House) -> None:
     house.world.guests = {**house.world.guests, "big": Guest(BIG, came="migrated")}
     came = [reading.entity.came for reading in house.collector.snapshot().tables[GUEST].readings]
     assert came == ["", "migrated"]
     assert house.collector.snapshot().tables[GUEST].readings[1].entity.came == ""
 
 
-def test_what_is_promised_counts_those_that_do_not_run() -> None:
+def test_promised_resources_include_stopped_servers() -> None:
     off = replace(BIG, vcpus=8, memory_kib=2**20)
     made = promised(Roster({"web": Guest(WEB)}, {"web": WEB, "big": off}), {})
     assert made.values == {
@@ -328,7 +330,7 @@ def test_what_is_promised_counts_those_that_do_not_run() -> None:
     assert promised(Roster({}, {"x": unknown}), {"x": 7.0}).values["disk_promised_bytes"] == 7
 
 
-def test_plugins_get_names_units_and_what_is_missing(house: House) -> None:
+def test_plugins_get_names_units_and_missing_fields(house: House) -> None:
     house.world.pass_by(1.0, busy=1.0, sent=300)
     snapshot = house.collector.snapshot()
     (host,), (cpu,) = plugin_input.on_host(snapshot), plugin_input.on_cpu(snapshot)
@@ -338,7 +340,7 @@ def test_plugins_get_names_units_and_what_is_missing(house: House) -> None:
     assert (cpu["uuid"], cpu["project"], cpu["flavor_vcpus"]) == ("web", "p", 2)
     assert cpu["util_ratio"] == pytest.approx(1.0)
     assert cpu["missing"] == ("haltpoll_ok_ns", "haltpoll_fail_ns")
-    assert [one["id"] for one in cpu["vcpus"]] == [0, 1]
+    assert [vcpu["id"] for vcpu in cpu["vcpus"]] == [0, 1]
     assert set(cpu["vcpus"][0]) == {
         *("id", "state", "time_ns", "delay_ns", "steal_ratio", "missing")
     }
@@ -366,9 +368,9 @@ def test_after_a_reset_a_plugin_gets_no_rate_but_none(house: House) -> None:
     assert "tx_bps" in pipe["missing"]
 
 
-def test_every_number_of_every_callback_says_its_unit_or_is_a_plain_count(house: House) -> None:
+def test_every_field_of_every_callback_has_a_unit_or_is_a_plain_count(house: House) -> None:
     plain = {"load1", "fds", "ksm", "cpus", "vcpus", "major_fault", "errors", "backing_index"}
-    known = (
+    documented = (
         collector.HOST_FIELDS
         | collector.RAM
         | collector.DISK_FIELDS
@@ -377,10 +379,10 @@ def test_every_number_of_every_callback_says_its_unit_or_is_a_plain_count(house:
     )
     units = ("_ns", "_bytes", "_kib", "_per_s", "_ratio", "_bps", "_iops", "_mhz", "_avg10")
     counts = ("_reqs", "_pkts", "_errs", "_drop", "_s", "iops")
-    assert {name for name in known - plain if not name.endswith(units + counts)} == set()
+    assert {name for name in documented - plain if not name.endswith(units + counts)} == set()
 
 
-def test_one_that_fails_to_take_a_snapshot_is_not_noticed_by_others(house: House) -> None:
+def test_a_failing_receiver_does_not_affect_other_receivers(house: House) -> None:
     passes = Passes(house.collector, 1.0, SystemClock())
     taken: list[Snapshot] = []
 

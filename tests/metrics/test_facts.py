@@ -48,37 +48,37 @@ NOVA = f"""\
 </domain>"""
 
 
-def test_what_nova_writes_is_read() -> None:
-    known = domain_xml.read_metric_facts(NOVA)
-    assert known is not None
-    assert (known.project, known.project_name, known.flavor) == ("p-1", "shop", "m1.large")
-    assert (known.vcpus, known.memory_kib, known.balloon_kib) == (2, 4 * 2**20, 2 * 2**20)
-    assert known.disk_bytes == 30 * 2**30 + 512 * 2**20
-    assert known.tells_memory
-    assert known.disks == (
+def test_nova_metadata_in_domain_xml_is_read() -> None:
+    facts = domain_xml.read_metric_facts(NOVA)
+    assert facts is not None
+    assert (facts.project, facts.project_name, facts.flavor) == ("p-1", "shop", "m1.large")
+    assert (facts.vcpus, facts.memory_kib, facts.balloon_kib) == (2, 4 * 2**20, 2 * 2**20)
+    assert facts.disk_bytes == 30 * 2**30 + 512 * 2**20
+    assert facts.tells_memory
+    assert facts.disks == (
         Disk("vda", "vms/x_disk", "", {"iops": 500.0}),
         Disk("vdb", "/dev/sdb", VOLUME),
     )
 
 
-def test_interfaces_have_ports_contracts_and_a_side_that_counts() -> None:
-    known = domain_xml.read_metric_facts(NOVA)
-    assert known is not None
+def test_interfaces_have_ports_contracts_and_a_counting_side() -> None:
+    facts = domain_xml.read_metric_facts(NOVA)
+    assert facts is not None
     pipe = {"rx_bps": 5e9, "tx_bps": 5e9}
-    assert known.nics == (
+    assert facts.nics == (
         Nic("tap6a1ad63a-e6", "fa:16:3e:00:00:01", PORT, True, pipe | {"rx_bps": 1e9}),
         Nic("tapx", "fa:16:3e:00:00:02", OTHER, True, pipe),
         Nic("macvtap0", "fa:16:3e:00:00:03", "", False, pipe),
     )
 
 
-def test_a_domain_that_says_next_to_nothing_is_known_by_that() -> None:
-    known = domain_xml.read_metric_facts(
+def test_a_domain_with_minimal_xml_has_facts() -> None:
+    facts = domain_xml.read_metric_facts(
         "<domain><name>a</name><uuid>u</uuid><memory>2048</memory></domain>"
     )
-    assert known is not None
-    assert (known.vcpus, known.memory_kib, known.balloon_kib) == (1, 2048, 2048)
-    assert (known.disk_bytes, known.disks, known.nics, known.tells_memory) == (None, (), (), False)
+    assert facts is not None
+    assert (facts.vcpus, facts.memory_kib, facts.balloon_kib) == (1, 2048, 2048)
+    assert (facts.disk_bytes, facts.disks, facts.nics, facts.tells_memory) == (None, (), (), False)
 
 
 def test_our_own_element_may_say_the_contract() -> None:
@@ -86,11 +86,11 @@ def test_our_own_element_may_say_the_contract() -> None:
         "<domain><metadata><h:guest xmlns:h='urn:holdfast:guest' bandwidth_mbps='100'/></metadata>"
         "<devices><interface type='ethernet'><target dev='t0'/></interface></devices></domain>"
     )
-    known = domain_xml.read_metric_facts(text)
-    assert known is not None
-    assert known.nics[0].contracts == {"rx_bps": 1e8, "tx_bps": 1e8}
+    facts = domain_xml.read_metric_facts(text)
+    assert facts is not None
+    assert facts.nics[0].contracts == {"rx_bps": 1e8, "tx_bps": 1e8}
 
 
-def test_what_is_no_xml_is_nobody() -> None:
+def test_text_without_valid_xml_yields_no_facts() -> None:
     assert domain_xml.read_metric_facts("<domain") is None
     assert domain_xml.read_metric_facts("<!DOCTYPE x><domain/>") is None

@@ -15,7 +15,7 @@ from holdfast.alarms.host_alarms import HostAlarms
 from holdfast.alarms.rule_manager import FILE, RuleManager
 from holdfast.alarms.rules import RuleSet
 from holdfast.alarms.tracks import Group
-from holdfast.metrics.plugin_events import MOST_NOTES, MOST_STANDING, PluginEvents
+from holdfast.metrics.plugin_events import MOST_NOTES, MOST_RAISED, PluginEvents
 from holdfast.model import observation
 from holdfast.model.host import normalise
 from holdfast.ports.metric_plugins import Note
@@ -46,24 +46,24 @@ class House:
         self.alarms.evaluate(self.world.snapshot({"web": web}))
         self.world.now += 1
 
-    def hear(self, news: PluginEvents, *notes: Note) -> list[dict[str, Any]]:
+    def hear(self, events: PluginEvents, *notes: Note) -> list[dict[str, Any]]:
         """A pass in which plugins say that; what is told."""
         snapshot = self.world.snapshot({"web": 1.0})
-        for one in notes:
-            news.note(one)
+        for plugin_note in notes:
+            events.note(plugin_note)
         self.alarms.evaluate(snapshot)
-        said = news.consume(snapshot)
-        self.alarms.notify([Group("cmp-7", "", tuple(said))])
+        changes = events.consume(snapshot)
+        self.alarms.notify([Group("cmp-7", "", tuple(changes))])
         self.world.now += 1
         return self.told()
 
     def told(self) -> list[dict[str, Any]]:
-        found = []
+        bodies = []
         while heads := self.outbox.heads():
             for item in heads:
-                found.append(dict(item.body))
+                bodies.append(dict(item.body))
                 self.outbox.done(item)
-        return found
+        return bodies
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "agent.outbox"
 
 
-def test_an_alarm_is_told_when_it_is_raised_and_when_it_is_over(path: Path) -> None:
+def test_an_alarm_is_reported_when_raised_and_when_cleared(path: Path) -> None:
     house = House(path)
     house.rule_manager.offer(HOT, FILE)
     for value in (10, 95, 96, 50):
@@ -83,19 +83,19 @@ def test_an_alarm_is_told_when_it_is_raised_and_when_it_is_over(path: Path) -> N
     assert house.rung == 2
 
 
-def test_what_is_told_is_what_the_centre_understands(path: Path) -> None:
+def test_alarm_reports_are_accepted_by_the_managers_parser(path: Path) -> None:
     house = House(path)
     house.rule_manager.offer(HOT, FILE)
     house.look(95)
     (body,) = house.told()
     assert body["state"] in observation.STATES[body["kind"]]
     subject = observation.subject(body["kind"], body["subject"], body["evidence"]["host"])
-    said = central.read(body["evidence"], normalise("CMP-7"), subject, body["state"])
-    assert (said.rule, said.state, said.project) == ("hot", "firing", "p-1")
-    assert (said.subject, said.version) == (f"server:{UUID}", house.rule_manager.rules.version)
+    report = central.read(body["evidence"], normalise("CMP-7"), subject, body["state"])
+    assert (report.rule, report.state, report.project) == ("hot", "firing", "p-1")
+    assert (report.subject, report.version) == (f"server:{UUID}", house.rule_manager.rules.version)
 
 
-def test_a_restart_goes_on_with_the_alarm_and_tells_only_its_end(path: Path) -> None:
+def test_after_a_restart_only_the_end_of_the_alarm_is_reported(path: Path) -> None:
     house = House(path)
     house.rule_manager.offer(HOT, FILE)
     house.look(95)
@@ -110,7 +110,7 @@ def test_a_restart_goes_on_with_the_alarm_and_tells_only_its_end(path: Path) -> 
     assert cleared["evidence"]["key"] == raised["evidence"]["key"]
 
 
-def test_what_the_disk_does_not_take_is_told_later(path: Path) -> None:
+def test_reports_that_the_disk_refuses_are_sent_later(path: Path) -> None:
     house = House(path, most=1)
     house.outbox.put([("x", "x", {})])  # full
     house.rule_manager.offer(HOT, FILE)
@@ -118,19 +118,19 @@ def test_what_the_disk_does_not_take_is_told_later(path: Path) -> None:
     assert [head.body for head in house.outbox.heads()] == [{}]
     house.outbox.done(house.outbox.heads()[0])
     house.look(95)
-    assert [one["state"] for one in house.told()] == ["raised"]
+    assert [body["state"] for body in house.told()] == ["raised"]
 
 
-def test_what_plugins_say_goes_the_same_way(path: Path) -> None:
+def test_plugin_alarms_are_reported_like_rule_alarms(path: Path) -> None:
     house = House(path)
-    news = PluginEvents("cmp-7")
-    news.off("greedy", "5 strikes within 60 s")
-    changes = news.consume(house.world.snapshot({"web": 1.0}))
+    events = PluginEvents("cmp-7")
+    events.off("greedy", "5 strikes within 60 s")
+    changes = events.consume(house.world.snapshot({"web": 1.0}))
     house.alarms.notify([Group("cmp-7", "", tuple(changes))])
     (body,) = house.told()
     assert (body["subject"], body["state"]) == ("host:cmp-7", "raised")
-    said = central.read(body["evidence"], "cmp-7", body["subject"], "raised")
-    assert said.rule.startswith("plugin:")
+    report = central.read(body["evidence"], "cmp-7", body["subject"], "raised")
+    assert report.rule.startswith("plugin:")
 
 
 def note(house: House, about: Any = "", plugin: str = "hot", **more: Any) -> Note:
@@ -138,35 +138,35 @@ def note(house: House, about: Any = "", plugin: str = "hot", **more: Any) -> Not
     return replace(made, **more)
 
 
-def test_what_a_plugin_said_before_a_restart_ends_when_it_is_not_said_again(path: Path) -> None:
+def test_a_plugin_alarm_from_before_a_restart_is_cleared_unless_repeated(path: Path) -> None:
     house = House(path)
     (raised,) = house.hear(PluginEvents("cmp-7"), note(house))
     house.outbox.close()
-    again, news = House(path), PluginEvents("cmp-7")
-    assert again.hear(news) == []
+    again, events = House(path), PluginEvents("cmp-7")
+    assert again.hear(events) == []
     again.world.now += 58
-    assert again.hear(news) == []
+    assert again.hear(events) == []
     again.world.now += 1
-    (cleared,) = again.hear(news)
-    assert (cleared["state"], cleared["evidence"]["reason"]) == ("cleared", "no longer told")
+    (cleared,) = again.hear(events)
+    assert (cleared["state"], cleared["evidence"]["reason"]) == ("cleared", "no longer reported")
     assert cleared["evidence"]["key"] == raised["evidence"]["key"]
-    assert again.hear(news) == []
+    assert again.hear(events) == []
     again.outbox.close()
     last = House(path)
     last.world.now += 100
     assert last.hear(PluginEvents("cmp-7")) == []
 
 
-def test_what_a_plugin_says_again_after_a_restart_is_the_same_alarm(path: Path) -> None:
+def test_a_note_repeated_after_a_restart_continues_the_same_alarm(path: Path) -> None:
     house = House(path)
     (raised,) = house.hear(PluginEvents("cmp-7"), note(house))
     house.outbox.close()
-    again, news = House(path), PluginEvents("cmp-7")
+    again, events = House(path), PluginEvents("cmp-7")
     for _ in range(3):
         again.world.now += 40
-        assert again.hear(news, note(again)) == []
+        assert again.hear(events, note(again)) == []
     again.world.now += 100
-    (cleared,) = again.hear(news)
+    (cleared,) = again.hear(events)
     assert cleared["state"] == "cleared"
     assert cleared["evidence"]["key"] == raised["evidence"]["key"]
 
@@ -174,36 +174,36 @@ def test_what_a_plugin_says_again_after_a_restart_is_the_same_alarm(path: Path) 
 @pytest.mark.parametrize(
     "bad", [{"value": object()}, {"value": float("nan")}, {"threshold": {1}}, {"about": "\ud800"}]
 )
-def test_what_cannot_be_written_down_keeps_nobody_else_from_it(
+def test_an_alarm_that_cannot_be_serialised_does_not_block_other_alarms(
     path: Path, bad: dict[str, Any]
 ) -> None:
-    house, news = House(path), PluginEvents("cmp-7")
+    house, events = House(path), PluginEvents("cmp-7")
     house.rule_manager.offer(HOT, FILE)
-    assert [one["evidence"].get("value") for one in house.hear(news, note(house, **bad))] in (
+    assert [body["evidence"].get("value") for body in house.hear(events, note(house, **bad))] in (
         [],
         [None],  # what is no number is not known
     )
     house.look(95)
-    assert [one["state"] for one in house.told()] == ["raised"]
+    assert [body["state"] for body in house.told()] == ["raised"]
     house.outbox.close()
     assert House(path).rule_manager.firing == 1
 
 
 @pytest.mark.parametrize("about", [7, None, ["u"], b"x", "n" * 5000])
-def test_a_plugin_may_be_wrong_about_whom_it_speaks_of(path: Path, about: Any) -> None:
-    house, news = House(path), PluginEvents("cmp-7")
-    (raised,) = house.hear(news, note(house, about))
-    said = central.read(raised["evidence"], "cmp-7", raised["subject"], "raised")
-    assert said.rule.startswith("plugin:hot")
+def test_a_plugin_note_about_any_subject_is_a_valid_alarm_report(path: Path, about: Any) -> None:
+    house, events = House(path), PluginEvents("cmp-7")
+    (raised,) = house.hear(events, note(house, about))
+    report = central.read(raised["evidence"], "cmp-7", raised["subject"], "raised")
+    assert report.rule.startswith("plugin:hot")
 
 
-def test_a_plugin_that_says_very_much_does_not_drown_the_others(path: Path) -> None:
-    house, news = House(path), PluginEvents("cmp-7")
+def test_a_noisy_plugin_does_not_suppress_alarms_of_other_plugins(path: Path) -> None:
+    house, events = House(path), PluginEvents("cmp-7")
     loud = [note(house, f"u{n}", "loud") for n in range(MOST_NOTES + 500)]
-    told = house.hear(news, *loud, note(house, plugin="quiet"))
-    rules = [one["evidence"]["rule"] for one in told]
+    bodies = house.hear(events, *loud, note(house, plugin="quiet"))
+    rules = [body["evidence"]["rule"] for body in bodies]
     assert rules.count("plugin:quiet") == 1
-    assert news.unheard["loud"] == len(loud) - MOST_STANDING
+    assert events.ignored["loud"] == len(loud) - MOST_RAISED
 
 
 def test_the_heartbeat_knows_how_many_alarms_fire_from_the_start(path: Path) -> None:
@@ -217,7 +217,7 @@ def test_the_heartbeat_knows_how_many_alarms_fire_from_the_start(path: Path) -> 
 TWO = HOT + "  - {id: cold, on: guest, field: x, when: '< 10'}\n"
 
 
-def test_only_what_changed_is_written_and_all_of_it_is_remembered(path: Path) -> None:
+def test_only_changed_state_is_written_and_all_state_is_restored(path: Path) -> None:
     house = House(path)
     house.rule_manager.offer(TWO, FILE)
     house.look(95)
@@ -238,10 +238,10 @@ def test_only_what_changed_is_written_and_all_of_it_is_remembered(path: Path) ->
     again.look(50)
     again.world.now += 40  # it came and went
     again.look(50)
-    assert [one["evidence"]["rule"] for one in again.told()] == ["cold"]
+    assert [body["evidence"]["rule"] for body in again.told()] == ["cold"]
 
 
-def test_what_was_not_written_is_written_with_the_next(path: Path) -> None:
+def test_unwritten_reports_are_written_with_the_next_pass(path: Path) -> None:
     house = House(path, most=1)
     house.rule_manager.offer(HOT, FILE)
     house.look(10)
@@ -253,7 +253,7 @@ def test_what_was_not_written_is_written_with_the_next(path: Path) -> None:
     assert House(path).rule_manager.firing == 1
 
 
-def test_a_rule_that_is_taken_away_leaves_nothing_behind(path: Path) -> None:
+def test_a_removed_rule_leaves_no_saved_state(path: Path) -> None:
     house = House(path)
     house.rule_manager.offer(HOT, FILE)
     house.look(95)
@@ -261,10 +261,10 @@ def test_a_rule_that_is_taken_away_leaves_nothing_behind(path: Path) -> None:
     house.look(95)
     assert house.outbox.note("alarms")["rules"] == []
     assert house.outbox.note("alarms/hot") is None
-    assert [one["state"] for one in house.told()] == ["raised", "cleared"]
+    assert [body["state"] for body in house.told()] == ["raised", "cleared"]
 
 
-def test_what_is_remembered_is_of_this_form_or_begins_anew(path: Path) -> None:
+def test_malformed_saved_state_is_ignored_and_alarms_start_anew(path: Path) -> None:
     house = House(path)
     house.rule_manager.offer(HOT, FILE)
     house.look(95)

@@ -57,19 +57,19 @@ def test_processors_are_counted_in_nanoseconds_and_interrupts_are_the_kernels() 
     }
 
 
-def test_an_old_kernel_that_counts_less_is_understood() -> None:
+def test_fewer_cpu_columns_of_an_old_kernel_are_parsed() -> None:
     assert linux.processors(b"cpu 1 2 3 4\n")["cpu_steal_ns"] == 0
 
 
-def test_memory_is_in_bytes_and_swap_is_what_is_used_of_it() -> None:
-    found = linux.memory(MEMINFO)
-    assert found["mem_total_bytes"] == 24682416 * 1024
-    assert found["mem_cached_bytes"] == 400000 * 1024
-    assert found["swap_used_bytes"] == 10 * 1024
+def test_memory_is_in_bytes_and_swap_is_the_used_part() -> None:
+    values = linux.memory(MEMINFO)
+    assert values["mem_total_bytes"] == 24682416 * 1024
+    assert values["mem_cached_bytes"] == 400000 * 1024
+    assert values["swap_used_bytes"] == 10 * 1024
     assert "swap_used_bytes" not in linux.memory(b"MemTotal: 5 kB\n")
 
 
-def test_of_interfaces_only_those_that_are_wanted_are_read_even_without_a_blank() -> None:
+def test_only_wanted_interfaces_are_read_even_without_a_blank_after_the_colon() -> None:
     assert linux.links(NET, {"tap6a1ad63a-e6", "tapgone"}) == {
         "tap6a1ad63a-e6": Link(100, 2, 3, 4, 5000, 60, 7, 8)
     }
@@ -82,16 +82,16 @@ def test_pressure_and_speed_are_read() -> None:
     assert linux.speed(b"no such line\n") == {}
 
 
-def test_a_kernel_without_pressure_and_ksm_leaves_them_out(tmp_path: Path) -> None:
+def test_pressure_and_ksm_are_left_out_on_a_kernel_without_both(tmp_path: Path) -> None:
     for name, text in (("stat", STAT), ("meminfo", MEMINFO), ("loadavg", b"1.5 1 1 1/2 3\n")):
         (tmp_path / name).write_bytes(text)
     with contextlib.closing(Files()) as files:
-        found = Host(files, str(tmp_path), str(tmp_path)).read()
-    assert found["load1"] == 1.5
-    assert not {"ksm", "fds", "cpu_mhz", "psi_cpu_some_avg10"} & found.keys()
+        values = Host(files, str(tmp_path), str(tmp_path)).read()
+    assert values["load1"] == 1.5
+    assert not {"ksm", "fds", "cpu_mhz", "psi_cpu_some_avg10"} & values.keys()
 
 
-def test_this_kernel_tells_what_we_ask_and_counts_on() -> None:
+def test_the_running_kernel_provides_all_host_counters() -> None:
     with contextlib.closing(Files()) as files:
         host, links = Host(files), Links(files)
         first = host.read()
@@ -101,7 +101,7 @@ def test_this_kernel_tells_what_we_ask_and_counts_on() -> None:
         assert links.read(()) == {}
     assert first["cpus"] == os.cpu_count()
     assert first["mem_total_bytes"] > first["mem_free_bytes"] > 0
-    total = [sum(v for k, v in one.items() if k.endswith("_ns")) for one in (first, second)]
+    total = [sum(v for k, v in reading.items() if k.endswith("_ns")) for reading in (first, second)]
     assert total[1] > total[0]
 
 
@@ -119,11 +119,11 @@ def test_files_beyond_the_share_are_read_all_the_same(tmp_path: Path) -> None:
 
 def open_below(folder: Path) -> int:
     """How many files in it this process has open."""
-    found = 0
+    count = 0
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            found += os.readlink(f"/proc/self/fd/{number}").startswith(f"{folder}/")
-    return found
+            count += os.readlink(f"/proc/self/fd/{number}").startswith(f"{folder}/")
+    return count
 
 
 PRETENDER = """\
@@ -139,9 +139,9 @@ time.sleep(600)
 
 
 @contextlib.contextmanager
-def pretender(known: str) -> Iterator[subprocess.Popen[bytes]]:
+def pretender(guest_uuid: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that looks like a QEMU with one busy processor."""
-    command = [sys.executable, "-c", PRETENDER, "-uuid", known, "-end"]
+    command = [sys.executable, "-c", PRETENDER, "-uuid", guest_uuid, "-end"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -152,19 +152,19 @@ def pretender(known: str) -> Iterator[subprocess.Popen[bytes]]:
         process.communicate()
 
 
-def test_a_guests_process_is_found_by_its_uuid_and_forgotten_when_it_ends() -> None:
-    known = str(uuid.uuid4())
+def test_a_qemu_process_is_found_by_uuid_and_forgotten_at_the_end() -> None:
+    guest_uuid = str(uuid.uuid4())
     with contextlib.closing(Files()) as files:
         qemus = Qemus(files, SystemClock())
-        assert qemus.read([known]) == {}
-        with pretender(known) as process:
+        assert qemus.read([guest_uuid]) == {}
+        with pretender(guest_uuid) as process:
             qemus = Qemus(files, SystemClock())
-            first = qemus.read([known])[known]
-            assert qemus.pid(known) == process.pid
+            first = qemus.read([guest_uuid])[guest_uuid]
+            assert qemus.pid(guest_uuid) == process.pid
 
             def goes_on() -> Process:
                 """Its files are read one after the other: on a busy machine it runs meanwhile."""
-                second = qemus.read([known])[known]
+                second = qemus.read([guest_uuid])[guest_uuid]
                 (vcpu,), (later,) = first.vcpus, second.vcpus
                 assert vcpu.number == 1
                 assert later.time_ns > vcpu.time_ns
@@ -174,17 +174,17 @@ def test_a_guests_process_is_found_by_its_uuid_and_forgotten_when_it_ends() -> N
                 return second
 
             second = eventually(goes_on, every=0.3)
-        assert qemus.read([known]) == {}
-        with pretender(known):
-            seen = [qemus.read([known]) for _ in range(4)]
-            assert seen[-1][known].started != second.started
+        assert qemus.read([guest_uuid]) == {}
+        with pretender(guest_uuid):
+            reads = [qemus.read([guest_uuid]) for _ in range(4)]
+            assert reads[-1][guest_uuid].started != second.started
 
 
-def test_one_that_is_never_found_does_not_keep_others_from_being_found() -> None:
-    lost, known = str(uuid.uuid4()), str(uuid.uuid4())
+def test_a_guest_without_process_does_not_keep_other_guests_from_being_found() -> None:
+    lost, guest_uuid = str(uuid.uuid4()), str(uuid.uuid4())
     with contextlib.closing(Files()) as files:
         qemus = Qemus(files, SystemClock())
         for _ in range(20):
             assert qemus.read([lost]) == {}
-        with pretender(known):
-            assert list(qemus.read([lost, known])) == [known]
+        with pretender(guest_uuid):
+            assert list(qemus.read([lost, guest_uuid])) == [guest_uuid]

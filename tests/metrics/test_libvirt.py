@@ -18,8 +18,8 @@ import pytest
 
 from holdfast.drivers.libvirt import metrics
 from holdfast.drivers.libvirt import metrics as driver
-from holdfast.drivers.libvirt.connection import Line
-from holdfast.drivers.libvirt.metrics import MOST_LINES, Answer, LibvirtMeasures
+from holdfast.drivers.libvirt.connection import PooledConnection
+from holdfast.drivers.libvirt.metrics import MOST_CONNECTIONS, Answer, LibvirtMeasures
 from holdfast.metrics.collector import Collector
 from holdfast.model.errors import DriverError
 from holdfast.ports.metrics import DISK, GUEST, NIC, Reading, Snapshot
@@ -89,13 +89,13 @@ def way(host: TapHost, guests: None) -> Iterator[Any]:
 def eye(host: TapHost, guests: None) -> Iterator[Eye]:
     made = Eye(host)
     with contextlib.closing(made.measures):
-        made.until(lambda seen: set(NAMES) <= seen.keys())
-        made.until(lambda seen: not any(one.stale for one in seen.values()), DISK)
+        made.until(lambda readings: set(NAMES) <= readings.keys())
+        made.until(lambda readings: not any(reading.stale for reading in readings.values()), DISK)
         yield made
-    # a line that an error still holds is closed by whoever collects it, and waits for the daemon
+    # a connection that an error still holds is closed by its collector, which waits for the daemon
 
 
-def test_what_we_read_is_what_libvirt_says(host: TapHost, way: Any, eye: Eye) -> None:
+def test_collected_values_equal_libvirt_statistics(host: TapHost, way: Any, eye: Eye) -> None:
     def send() -> None:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
             wire.bind((host.taps[0], 0))
@@ -108,47 +108,47 @@ def test_what_we_read_is_what_libvirt_says(host: TapHost, way: Any, eye: Eye) ->
 
     def agrees() -> None:
         snapshot = eye.snapshot()
-        ((_, said),) = way.domainListGetStats([domain])
+        ((_, stats),) = way.domainListGetStats([domain])
         by_name = {
             reading.entity.name: reading.values for reading in snapshot.tables[GUEST].readings
         }
-        assert by_name["m-busy"]["cpu_time_ns"] == pytest.approx(said["cpu.time"], abs=2e8)
-        assert by_name["m-busy"]["rss_kib"] == pytest.approx(said["balloon.rss"], rel=0.1)
-        assert by_name["m-busy"]["balloon_current_kib"] == said["balloon.current"]
-        assert by_name["m-busy"]["vcpu0_delay_ns"] == pytest.approx(said["vcpu.0.delay"], abs=2e8)
+        assert by_name["m-busy"]["cpu_time_ns"] == pytest.approx(stats["cpu.time"], abs=2e8)
+        assert by_name["m-busy"]["rss_kib"] == pytest.approx(stats["balloon.rss"], rel=0.1)
+        assert by_name["m-busy"]["balloon_current_kib"] == stats["balloon.current"]
+        assert by_name["m-busy"]["vcpu0_delay_ns"] == pytest.approx(stats["vcpu.0.delay"], abs=2e8)
         nic = eye.guests(NIC)["m-busy"].values
-        ways = [f"{way}_{what}" for way in ("rx", "tx") for what in ("bytes", "pkts", "drop")]
+        ways = [f"{way}_{counter}" for way in ("rx", "tx") for counter in ("bytes", "pkts", "drop")]
         for name in ways:
-            assert nic[name] == said[f"net.0.{name.replace('_', '.')}"]
+            assert nic[name] == stats[f"net.0.{name.replace('_', '.')}"]
         assert nic["rx_bytes"] > nic["tx_bytes"]
         disk = eye.guests(DISK)["m-busy"].values
-        assert disk["rd_reqs"] == said["block.0.rd.reqs"] > 0
-        assert disk["capacity_bytes"] == said["block.0.capacity"]
+        assert disk["rd_reqs"] == stats["block.0.rd.reqs"] > 0
+        assert disk["capacity_bytes"] == stats["block.0.capacity"]
 
     eventually(lambda: agrees() is None, every=0.3)
 
 
-def test_one_that_hangs_or_sleeps_takes_nothing_from_the_others(
+def test_a_hanging_or_suspended_guest_does_not_affect_other_guests(
     host: TapHost, way: Any, eye: Eye
 ) -> None:
     host.say("m-busy", "b")
     way.lookupByName("m-sleeps").suspend()
     os.kill(host.pid("m-hangs"), signal.SIGSTOP)
     try:
-        eye.until(lambda seen: seen["m-sleeps"].stale == "suspended: user")
-        eye.until(lambda seen: seen["m-hangs"].stale == metrics.HANGS, DISK)
+        eye.until(lambda readings: readings["m-sleeps"].stale == "suspended: user")
+        eye.until(lambda readings: readings["m-hangs"].stale == metrics.HANGS, DISK)
         rounds = eye.measures.said().round
-        eye.until(lambda seen: not seen["m-busy"].stale, DISK)
+        eye.until(lambda readings: not readings["m-busy"].stale, DISK)
         eventually(lambda: goes_on(eye))
         eventually(lambda: eye.measures.said().round > rounds)
-        eye.until(lambda seen: not seen["m-busy"].stale, DISK)
+        eye.until(lambda readings: not readings["m-busy"].stale, DISK)
     finally:
         os.kill(host.pid("m-hangs"), signal.SIGCONT)
         way.lookupByName("m-sleeps").resume()
         way.lookupByName("m-busy").reset()  # it obeys again, whoever is next
     host.wait_ready("m-busy")
-    eye.until(lambda seen: not any(one.stale for one in seen.values()))
-    eye.until(lambda seen: not any(one.stale for one in seen.values()), DISK)
+    eye.until(lambda readings: not any(reading.stale for reading in readings.values()))
+    eye.until(lambda readings: not any(reading.stale for reading in readings.values()), DISK)
 
 
 def goes_on(eye: Eye) -> bool:
@@ -170,51 +170,55 @@ def goes_on(eye: Eye) -> bool:
     return True
 
 
-def test_when_all_of_them_hang_the_kernel_goes_on_and_libvirtd_is_not_filled_up(
+def test_while_all_guests_hang_kernel_values_stay_and_libvirtd_gets_no_more_calls(
     host: TapHost, eye: Eye
 ) -> None:
     pids = [host.pid(name) for name in NAMES]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
-        eye.until(lambda seen: all(seen[name].stale for name in NAMES), DISK)
+        eye.until(lambda readings: all(readings[name].stale for name in NAMES), DISK)
         rounds = eye.measures.said().round
         eventually(lambda: eye.measures.said().round > rounds + 1, every=0.1)
         assert not any(guest.stale for guest in eye.guests().values())
-        asking = [one for one in threading.enumerate() if one.name == "libvirt-stats"]
+        asking = [thread for thread in threading.enumerate() if thread.name == "libvirt-stats"]
         assert len(asking) <= metrics.MOST_HANGING
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-    eye.until(lambda seen: not any(one.stale for one in seen.values()), DISK)
+    eye.until(lambda readings: not any(reading.stale for reading in readings.values()), DISK)
 
 
-def test_one_that_does_not_say_what_it_is_takes_nothing_from_the_others(
+def test_hanging_facts_of_a_guest_do_not_affect_other_guests(
     host: TapHost, way: Any, eye: Eye, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuid = way.lookupByName("m-hangs").UUIDString()
     stuck, read = threading.Event(), metrics._read
 
-    def slow(one: str, line: Line) -> Answer:
-        if one == uuid:
+    def slow(domain: str, pooled: PooledConnection) -> Answer:
+        if domain == uuid:
             stuck.wait()
-        return read(one, line)
+        return read(domain, pooled)
 
     monkeypatch.setattr(metrics, "_read", slow)
     monkeypatch.setattr(driver, "PATIENCE_S", 3.0)
     late = Eye(host)  # to which all of them are new
     try:
-        for one in (eye, late):
-            one.measures._again(uuid)
+        for watcher in (eye, late):
+            watcher.measures._again(uuid)
         for name in ("m-busy", "m-sleeps"):
-            late.until(lambda seen, name=name: not seen[name].stale if seen else False, DISK)
+            late.until(
+                lambda readings, name=name: not readings[name].stale if readings else False, DISK
+            )
         rounds = eye.measures.said().round
         eventually(lambda: eye.measures.said().round > rounds + 1, every=0.1)
-        eye.until(lambda seen: not seen["m-busy"].stale, DISK)
+        eye.until(lambda readings: not readings["m-busy"].stale, DISK)
         # one for each of us, however often it was tried; those of others come back
-        eventually(lambda: [one.name for one in threading.enumerate()].count("libvirt-facts") == 2)
+        eventually(
+            lambda: [thread.name for thread in threading.enumerate()].count("libvirt-facts") == 2
+        )
         stuck.set()
-        late.until(lambda seen: seen.keys() >= set(NAMES))
+        late.until(lambda readings: readings.keys() >= set(NAMES))
     finally:
         stuck.set()
         late.measures.close()
@@ -222,7 +226,7 @@ def test_one_that_does_not_say_what_it_is_takes_nothing_from_the_others(
 
 def test_guests_come_and_go_between_passes(host: TapHost, way: Any, eye: Eye) -> None:
     domain = begin(host, way, "m-brief", 3)
-    eye.until(lambda seen: "m-brief" in seen and "util_ratio" in seen["m-brief"].values)
+    eye.until(lambda readings: "m-brief" in readings and "util_ratio" in readings["m-brief"].values)
     new = eye.guests()["m-brief"].entity
     assert (new.project, new.flavor) == ("p-m-brief", "small")
     domain.destroy()
@@ -238,30 +242,30 @@ def test_guests_come_and_go_between_passes(host: TapHost, way: Any, eye: Eye) ->
 def test_while_the_daemon_is_frozen_or_dead_the_kernel_goes_on(host: TapHost, eye: Eye) -> None:
     before = hung_up()
     with host.frozen_daemon():
-        eye.until(lambda seen: all(one.stale for one in seen.values()), DISK)
+        eye.until(lambda readings: all(reading.stale for reading in readings.values()), DISK)
         guests = eye.guests()
         assert not any(guest.stale for guest in guests.values())
         assert "util_ratio" in guests["m-busy"].values
     host.die(signal.SIGKILL)
     assert not any(guest.stale for guest in eye.guests().values())
     host.start()
-    eye.until(lambda seen: not any(one.stale for one in seen.values()), DISK)
+    eye.until(lambda readings: not any(reading.stale for reading in readings.values()), DISK)
     eventually(lambda: not hung_up() - before)  # old connections are not kept
 
 
-def test_one_that_lives_and_is_late_gets_only_so_many_connections(eye: Eye) -> None:
+def test_a_slow_libvirtd_gets_a_limited_number_of_connections(eye: Eye) -> None:
     before = sockets()
     held, stuck = threading.Semaphore(0), threading.Event()
 
     def owe() -> bool:
         """As if libvirtd owed one more answer; whether it owes as many as it may."""
         with contextlib.suppress(DriverError):
-            eye.measures._lines.begin("an answer", lambda _: held.release() or stuck.wait())
-        return held._value == MOST_LINES
+            eye.measures._pool.begin("an answer", lambda _: held.release() or stuck.wait())
+        return held._value == MOST_CONNECTIONS
 
     eventually(owe, every=0.05)
     full = sockets()
-    assert full < before + MOST_LINES, "one was there already"
+    assert full < before + MOST_CONNECTIONS, "one was there already"
     try:
         eye.measures._listed = -1e9
         way, rounds = eye.measures._connection, eye.measures.said().round
@@ -278,20 +282,20 @@ def sockets() -> int:
     """How many this process has open of the kind that leads to libvirtd."""
     count = 0
     for number, _ in open_sockets():
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
-            count += one.family == socket.AF_UNIX
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+            count += connection.family == socket.AF_UNIX
     return count
 
 
 def hung_up() -> set[str]:
     """Those whose other end has gone."""
-    found = set()
+    closed = set()
     for number, name in open_sockets():
         poll = select.poll()
         poll.register(number, 0)  # hang-ups are told anyway
-        if any(what & select.POLLHUP for _, what in poll.poll(0)):
-            found.add(name)
-    return found
+        if any(event & select.POLLHUP for _, event in poll.poll(0)):
+            closed.add(name)
+    return closed
 
 
 def open_sockets() -> Iterator[tuple[int, str]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 import libvirt
-from holdfast.drivers.libvirt.connection import Lines
+from holdfast.drivers.libvirt.connection import ConnectionPool
 from holdfast.drivers.libvirt.metrics import MOST_LATE, Answer, Reader
 from tests.processes import eventually
 
@@ -58,14 +58,14 @@ class Reading:
     def __init__(self, within_s: float = 60.0) -> None:
         self.daemon = Daemon()
         self.took: dict[str, Answer | None] = {}
-        lines = Lines(lambda: self.daemon, 6)
-        self.reader = Reader(lines, self.took.__setitem__, within_s=within_s)
+        pool = ConnectionPool(lambda: self.daemon, 6)
+        self.reader = Reader(pool, self.took.__setitem__, within_s=within_s)
 
     def read(self, *uuids: str) -> dict[str, str | None]:
         for uuid in uuids:
             self.reader.again(uuid)
         self.reader.turn()
-        return {uuid: one.xml if one else None for uuid, one in self.took.items()}
+        return {uuid: answer.xml if answer else None for uuid, answer in self.took.items()}
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def until(rule_manager: Reading, true: Callable[[], object]) -> None:
     eventually(turn, every=0.01)
 
 
-def test_who_is_late_is_asked_once_and_taken_when_it_answers() -> None:
+def test_a_late_guest_is_asked_once_and_its_answer_is_used() -> None:
     rule_manager = Reading(within_s=0.2)
     rule_manager.daemon.slow["a"] = threading.Event()
     rule_manager.read("a", "b", "c")
@@ -99,7 +99,7 @@ def test_who_is_late_is_asked_once_and_taken_when_it_answers() -> None:
     assert not rule_manager.reader.is_behind
 
 
-def test_many_who_hang_do_not_take_all_lines() -> None:
+def test_many_hanging_guests_do_not_use_up_all_connections() -> None:
     rule_manager = Reading(within_s=0.2)
     names = [f"g{n}" for n in range(10)]
     rule_manager.daemon.slow = {name: threading.Event() for name in names}
@@ -111,7 +111,7 @@ def test_many_who_hang_do_not_take_all_lines() -> None:
     until(rule_manager, lambda: all(rule_manager.took.get(name) for name in names))
 
 
-def test_one_that_cannot_be_read_is_said_once_and_tried_again(
+def test_unreadable_facts_are_logged_once_and_retried(
     rule_manager: Reading, caplog: pytest.LogCaptureFixture
 ) -> None:
     rule_manager.daemon.fails["a"] = (libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_FROM_QEMU)
@@ -122,7 +122,7 @@ def test_one_that_cannot_be_read_is_said_once_and_tried_again(
     assert rule_manager.read()["a"] == "<a/>"
 
 
-def test_one_that_is_gone_is_not_asked_for_any_more(rule_manager: Reading) -> None:
+def test_facts_of_a_guest_that_is_gone_are_not_requested_again(rule_manager: Reading) -> None:
     rule_manager.daemon.fails["a"] = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_FROM_QEMU)
     rule_manager.read("a")
     rule_manager.read()
@@ -130,7 +130,7 @@ def test_one_that_is_gone_is_not_asked_for_any_more(rule_manager: Reading) -> No
     assert not rule_manager.reader.is_behind
 
 
-def test_when_the_way_is_broken_nobody_else_is_asked_and_nobody_is_forgotten(
+def test_after_a_lost_connection_no_other_guest_is_asked_and_no_guest_is_forgotten(
     rule_manager: Reading,
 ) -> None:
     rpc = (libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_FROM_RPC)

@@ -23,12 +23,11 @@ from holdfast.metrics import plugin_code
 from holdfast.metrics.passes import MetricsPart, Stages
 from holdfast.metrics.plugin_child import callbacks
 from holdfast.metrics.plugin_code import BadPlugins, Wanted
-from holdfast.metrics.plugin_events import MOST_STANDING, PluginEvents
+from holdfast.metrics.plugin_events import MOST_RAISED, PluginEvents
 from holdfast.metrics.plugin_input import SharedDicts
 from holdfast.metrics.plugin_manager import PluginManager
 from holdfast.metrics.plugin_runner import Limits, PluginRunner
-from holdfast.metrics.plugins.log_exceptional import LogExceptional
-from holdfast.metrics.plugins.noisy_neighbour import NoisyNeighbour
+from holdfast.metrics.plugins import LogExceptional, NoisyNeighbour
 from holdfast.model.errors import Unavailable
 from holdfast.ports.metric_plugins import Context, Note
 from holdfast.ports.metrics import Snapshot
@@ -108,16 +107,16 @@ def build() -> Iterator[Callable[..., Site]]:
 # passes
 
 
-def test_passes_keep_a_steady_beat_and_leave_out_what_is_late(build: Callable[..., Site]) -> None:
+def test_passes_keep_a_steady_interval_and_skip_late_passes(build: Callable[..., Site]) -> None:
     clock, times = SimClock(), list[float]()
     site = build(clock=clock)
-    take = site.host.snapshot
+    take_snapshot = site.host.snapshot
 
     def timed() -> Snapshot:
         times.append(clock.monotonic())
         if len(times) == 5:
             clock.advance(0.18)  # three passes are missed, and not made up for
-        return take()
+        return take_snapshot()
 
     site.host.snapshot = timed  # type: ignore[method-assign]
     site.part.start()
@@ -129,7 +128,7 @@ def test_passes_keep_a_steady_beat_and_leave_out_what_is_late(build: Callable[..
     assert site.sink.closed
 
 
-def test_a_stage_that_fails_is_said_once_and_takes_nothing_from_the_others(
+def test_a_failing_stage_is_logged_once_and_does_not_affect_other_stages(
     build: Callable[..., Site], caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = Sink("broken", lambda n: n <= 5)
@@ -141,23 +140,25 @@ def test_a_stage_that_fails_is_said_once_and_takes_nothing_from_the_others(
             soon(lambda number=number: len(SEEN["good"]) == number)  # type: ignore[misc]
     assert [number for number, _ in site.sink.got] == list(range(1, 9))
     assert [number for number, _ in broken.got] == [6, 7, 8]
-    said = [record.getMessage() for record in caplog.records if "unforeseen" in record.getMessage()]
-    assert [one.partition(":")[0] for one in said] == ["alarms", "sink broken"]
+    messages = [
+        record.getMessage() for record in caplog.records if "unforeseen" in record.getMessage()
+    ]
+    assert [message.partition(":")[0] for message in messages] == ["alarms", "sink broken"]
     assert "sink broken: all is well again" in caplog.text
-    assert site.part.troubles() == {"alarms": "RuntimeError: of the alarms"}
+    assert site.part.failures() == {"alarms": "RuntimeError: of the alarms"}
 
 
-def test_a_pass_that_cannot_be_read_is_said_once_and_the_next_one_is(
+def test_a_failing_collection_is_logged_once_and_the_next_pass_runs(
     build: Callable[..., Site], caplog: pytest.LogCaptureFixture
 ) -> None:
     site, tries = build(), list[int]()
-    take = site.host.snapshot
+    take_snapshot = site.host.snapshot
 
     def failing() -> Snapshot:
         tries.append(1)
         if len(tries) in (2, 3, 4):
             raise Unavailable("the kernel is away")
-        return take()
+        return take_snapshot()
 
     site.host.snapshot = failing  # type: ignore[method-assign]
     for _ in range(6):
@@ -166,20 +167,21 @@ def test_a_pass_that_cannot_be_read_is_said_once_and_the_next_one_is(
     assert caplog.text.count("the kernel is away") == 1
 
 
-def test_alarms_and_what_plugins_say_go_the_same_way(build: Callable[..., Site]) -> None:
+def test_rule_alarms_and_plugin_alarms_reach_the_same_receivers(build: Callable[..., Site]) -> None:
     from holdfast.alarms.rules_file import parse
 
-    told: list[Group] = []
+    groups: list[Group] = []
     rules = parse("rules:\n  - {id: hot, on: guest, field: util_ratio, when: '> 0.5'}\n", "test")
-    site = build(alarms=Engine(rules), tell=told.extend)
+    site = build(alarms=Engine(rules), notify=groups.extend)
     site.runner.add("t", f"{HERE}:Notifying", {"names": ["web1"]})
     both = {"hot", "plugin:t"}
     soon(
         lambda: (
-            site.part.turn() or {change.rule for group in told for change in group.changes} == both
+            site.part.turn()
+            or {change.rule for group in groups for change in group.changes} == both
         )
     )
-    changes = [one for _, given in site.sink.got for one in given]
+    changes = [change for _, offered in site.sink.got for change in offered]
     mine = [change for change in changes if change.rule == "plugin:t"]
     (first,) = mine
     assert (first.entity, first.name, first.project, first.event) == ("u1", "web1", "p", RAISED)
@@ -193,61 +195,61 @@ def note(plugin: str, about: str, at: Snapshot) -> Note:
     return Note(plugin, "cmp-7", about, f"{about} is so", at.at, "warning", 1.0, 0.5)
 
 
-def test_what_a_plugin_goes_on_saying_is_one_alarm_that_ends_a_minute_after() -> None:
-    host, news = Host(), PluginEvents("cmp-7")
-    found: list[Change] = []
+def test_a_repeated_plugin_note_is_a_single_alarm_cleared_a_minute_after_the_last_note() -> None:
+    host, events = Host(), PluginEvents("cmp-7")
+    changes: list[Change] = []
     for number in range(200):
         now = next(host)
         if number < 100:
-            news.note(note("p", "u0", now))
-        found += news.consume(now)
-    raised, cleared = found
+            events.note(note("p", "u0", now))
+        changes += events.consume(now)
+    raised, cleared = changes
     assert (raised.event, cleared.event) == (RAISED, CLEARED)
     assert raised.key == cleared.key
     assert (cleared.at - raised.at).total_seconds() == 160
 
 
-def test_a_plugin_that_is_switched_off_is_an_alarm_until_it_is_on() -> None:
-    host, news = Host(), PluginEvents("cmp-7")
-    news.off("p", "5 strikes")
-    (raised,) = news.consume(next(host))
+def test_a_switched_off_plugin_is_an_alarm_until_switched_on() -> None:
+    host, events = Host(), PluginEvents("cmp-7")
+    events.off("p", "5 strikes")
+    (raised,) = events.consume(next(host))
     assert (raised.rule, raised.kind, raised.entity) == ("plugin:p/off", "host", "cmp-7")
     assert raised.summary == "plugin p is switched off: 5 strikes"
     host.step_s = 1000.0
-    assert news.consume(next(host)) == []
-    news.on("p")
-    (cleared,) = news.consume(next(host))
+    assert events.consume(next(host)) == []
+    events.on("p")
+    (cleared,) = events.consume(next(host))
     assert (cleared.event, cleared.key) == (CLEARED, raised.key)
 
 
-def test_a_plugin_that_says_very_much_is_heard_up_to_a_limit() -> None:
-    host, news = Host(500), PluginEvents("cmp-7")
-    found: list[Change] = []
+def test_notes_of_a_noisy_plugin_are_accepted_up_to_a_limit() -> None:
+    host, events = Host(500), PluginEvents("cmp-7")
+    changes: list[Change] = []
     for _ in range(20):
         now = next(host)
         for guest in host.guests:
-            news.note(note("p", guest.id, now))
-        news.note(note("q", "u0", now))
-        found += news.consume(now)
-    assert len([one for one in found if one.rule == "plugin:p"]) == MOST_STANDING
-    assert len([one for one in found if one.rule == "plugin:p/storm"]) == 1
-    assert len([one for one in found if one.rule == "plugin:q"]) == 1
-    assert len(found) == MOST_STANDING + 2
-    assert news.unheard["p"] == (500 - MOST_STANDING) * 20
+            events.note(note("p", guest.id, now))
+        events.note(note("q", "u0", now))
+        changes += events.consume(now)
+    assert len([change for change in changes if change.rule == "plugin:p"]) == MOST_RAISED
+    assert len([change for change in changes if change.rule == "plugin:p/storm"]) == 1
+    assert len([change for change in changes if change.rule == "plugin:q"]) == 1
+    assert len(changes) == MOST_RAISED + 2
+    assert events.ignored["p"] == (500 - MOST_RAISED) * 20
 
 
-def test_what_is_said_of_nobody_here_is_said_of_the_host() -> None:
-    host, news = Host(), PluginEvents("cmp-7")
+def test_a_note_about_an_unknown_guest_is_an_alarm_of_the_host() -> None:
+    host, events = Host(), PluginEvents("cmp-7")
     now = next(host)
-    news.note(note("p", "elsewhere", now))
-    (raised,) = news.consume(now)
+    events.note(note("p", "elsewhere", now))
+    (raised,) = events.consume(now)
     assert (raised.kind, raised.entity, raised.rule) == ("host", "cmp-7", "plugin:p/elsewhere")
 
 
 # the file
 
 
-def test_a_file_names_plugins_and_what_they_are_configured_with() -> None:
+def test_the_plugins_file_lists_plugins_and_their_configuration() -> None:
     text = """
 plugins:
   - {name: noisy, use: noisy_neighbour, config: {steal_ratio: 0.2, for_s: 30, who: ~, a: [1, x]}}
@@ -275,13 +277,15 @@ plugins:
         ("plugins: [", "this is not YAML"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused_with_its_line(text: str, why: str) -> None:
+def test_an_invalid_plugins_file_is_refused_with_the_line_of_each_error(
+    text: str, why: str
+) -> None:
     with pytest.raises(BadPlugins) as caught:
         plugin_code.parse(text, "f")
     assert why in caught.value.message
 
 
-def test_the_file_is_followed_and_only_what_changed_in_it_is_done(
+def test_the_plugins_file_is_followed_and_only_changed_entries_are_applied(
     build: Callable[..., Site], tmp_path: Path
 ) -> None:
     site, file = build(), tmp_path / "plugins.yaml"
@@ -380,7 +384,7 @@ def test_plugins_are_changed_by_commands_while_the_agent_runs(
     status, _, err = run(capsys, "add", "mine", "noisy_neighbour", *there)
     assert (status, "there is a plugin mine" in err) == (1, True)
     status, _, err = run(capsys, "configure", "mine", *there)
-    assert (status, "say what changes" in err) == (1, True)
+    assert (status, "name a change" in err) == (1, True)
     assert run(capsys, "remove", "mine", *there)[0] == 0
     status, _, err = run(capsys, "remove", "mine", *there)
     assert (status, "there is no plugin mine" in err) == (1, True)
@@ -389,7 +393,7 @@ def test_plugins_are_changed_by_commands_while_the_agent_runs(
     assert (status, "steel is unknown: there are steal_ratio" in err) == (1, True)
 
 
-def test_a_host_is_measured_unless_it_is_not_to_be_or_cannot_be() -> None:
+def test_a_host_is_measured_unless_disabled_or_unsupported() -> None:
     conf = configuration.load([], [])
     conf.set_override("guests", "sim", "agent")
     assert measuring(conf, "cmp-7", Admin(), SystemClock()) == ()
@@ -402,37 +406,37 @@ def test_a_host_is_measured_unless_it_is_not_to_be_or_cannot_be() -> None:
 
 
 def drive(plugin: Any, host: Host, passes: int) -> list[Note]:
-    heard: list[Note] = []
+    notes: list[Note] = []
     for _ in range(passes):
         now = next(host)
         shared = SharedDicts(now)
         ctx = Context(
             *("n", "cmp-7", now.pass_id, now.at, now.monotonic, 1.0, 1, False),
-            heard.append,
+            notes.append,
         )
         for callback in callbacks(plugin):
             for d in shared.of(callback.name):
                 callback.call(d, ctx) if callback.wants_ctx else callback.call(d)
-    return heard
+    return notes
 
 
-def test_noisy_neighbour_names_who_takes_what_the_others_wait_for() -> None:
+def test_noisy_neighbour_names_the_guest_that_takes_the_cpu_time() -> None:
     host, plugin = Host(4), NoisyNeighbour()
     plugin.configure({"for_s": 10, "steal_ratio": 0.2})
     assert drive(plugin, host, 30) == []  # busy, and nobody waits
     host.cpu |= {"util_ratio": 0.1, "steal_ratio": 0.5}
     host.of["u2"] = {"util_ratio": 1.0}
-    heard = drive(plugin, host, 30)
-    assert {one.about for one in heard} == {"", "u2"}
-    assert "web2 takes 77% of the CPU time" in heard[1].sentence
-    assert "4 guests wait for a CPU 50% of the time" in heard[0].sentence
-    assert 36 <= len(heard) <= 40  # for ten seconds it was not told
+    notes = drive(plugin, host, 30)
+    assert {note.about for note in notes} == {"", "u2"}
+    assert "web2 takes 77% of the CPU time" in notes[1].sentence
+    assert "4 guests wait for a CPU 50% of the time" in notes[0].sentence
+    assert 36 <= len(notes) <= 40  # for ten seconds it was not told
     host.cpu["steal_ratio"] = 0.0
     drive(plugin, host, 1)
     assert drive(plugin, host, 30) == []
 
 
-def test_log_exceptional_writes_when_it_begins_and_when_it_is_over(
+def test_log_exceptional_logs_the_beginning_and_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     host, plugin = Host(2), LogExceptional()
@@ -457,20 +461,18 @@ def test_log_exceptional_writes_when_it_begins_and_when_it_is_over(
 
 
 @pytest.mark.parametrize("kind", [LogExceptional, NoisyNeighbour])
-def test_shipped_plugins_say_what_is_wrong_with_their_configuration(kind: Any) -> None:
+def test_shipped_plugins_report_configuration_errors(kind: Any) -> None:
     for config in ({"strange": 1}, {"for_s": "5m"}, {"for_s": -1}, {"for_s": True}):
         with pytest.raises(ValueError, match=r"is unknown|write a number"):
             kind().configure(config)
 
 
-def test_the_plugin_of_the_documentation_works_as_it_is_written(
-    build: Callable[..., Site], tmp_path: Path
-) -> None:
+def test_the_documented_example_plugin_works(build: Callable[..., Site], tmp_path: Path) -> None:
     section = PAGE.read_text().partition("## A complete plugin")[2]
     code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
     file = tmp_path / "crowded.py"
     file.write_text(code)
     site = build()
     site.runner.add("crowded", str(file), {"ratio": 0.5})
-    soon(lambda: site.part.turn() or any(given for _, given in site.sink.got))
+    soon(lambda: site.part.turn() or any(offered for _, offered in site.sink.got))
     assert site.runner.row("crowded")["strikes"] == []

@@ -119,8 +119,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     yield build
     release()
-    for one in made:
-        one.runner.close()
+    for site in made:
+        site.runner.close()
     assert not any(thread.name == "plugin-process" for thread in threading.enumerate())
     left = [
         child
@@ -137,16 +137,16 @@ def test_the_contract_and_the_dicts_name_the_same_callbacks() -> None:
     assert tuple(plugin_input.CALLBACKS) == CALLBACKS
 
 
-def test_a_plugin_is_called_for_what_it_has_and_gets_ctx_where_it_takes_it(
+def test_only_existing_callbacks_are_called_and_ctx_is_passed_where_accepted(
     bench: Callable[..., Bench],
 ) -> None:
-    one = bench()
-    one.add("Everything", "e")
-    assert one.runner.row("e")["callbacks"] == ["on_host", "on_cpu", "on_ram", "on_volume"]
-    one.passes(1)
-    one.settle()
-    one.runner.remove("e")
-    called = [said[0] for said in SEEN["e"]]
+    site = bench()
+    site.add("Everything", "e")
+    assert site.runner.row("e")["callbacks"] == ["on_host", "on_cpu", "on_ram", "on_volume"]
+    site.passes(1)
+    site.settle()
+    site.runner.remove("e")
+    called = [call[0] for call in SEEN["e"]]
     assert called == ["on_host", *["on_cpu"] * 2, *["on_ram"] * 2, *["on_volume"] * 2, "close"]
     cpu, ram, volume = (SEEN["e"][place] for place in (1, 3, 5))
     assert (cpu[1]["name"], cpu[1]["util_ratio"], cpu[1]["vcpus"][0]["id"]) == ("web0", 0.9, 0)
@@ -155,15 +155,15 @@ def test_a_plugin_is_called_for_what_it_has_and_gets_ctx_where_it_takes_it(
     assert volume[2] is True
 
 
-def test_no_plugin_can_change_what_another_gets(bench: Callable[..., Bench]) -> None:
-    one = bench()
-    one.add("Spoiling")
-    one.add("Everything", "e")
-    one.passes(3)
-    one.settle()
+def test_no_plugin_can_change_the_dicts_of_another_plugin(bench: Callable[..., Bench]) -> None:
+    site = bench()
+    site.add("Spoiling")
+    site.add("Everything", "e")
+    site.passes(3)
+    site.settle()
     assert SEEN["spoiling"] == []
-    assert one.state("spoiling") == ON
-    shared = [said[1] for said in SEEN["e"] if said[0] == "on_cpu"]
+    assert site.state("spoiling") == ON
+    shared = [call[1] for call in SEEN["e"] if call[0] == "on_cpu"]
     assert all(d["util_ratio"] == 0.9 and d["ctx"]["host"] == "cmp-7" for d in shared)
 
 
@@ -172,7 +172,7 @@ def received(snapshot: Snapshot) -> SharedDicts:
     return SharedDicts(Decoder().decode(Encoder().encode(snapshot, KINDS)))
 
 
-def test_a_dict_is_a_dict_and_its_copies_can_be_changed() -> None:
+def test_plugin_dicts_are_dicts_with_changeable_copies() -> None:
     d = received(next(Host())).of("on_cpu")[0]
     assert isinstance(d, dict)
     assert json.loads(json.dumps(d, default=str))["vcpus"][0]["id"] == 0
@@ -185,7 +185,7 @@ def test_a_dict_is_a_dict_and_its_copies_can_be_changed() -> None:
     assert d["vcpus"][0]["time_ns"] == 1.0
 
 
-def test_there_is_nothing_in_any_dict_that_could_be_changed() -> None:
+def test_plugin_dicts_are_read_only() -> None:
     def changeable(value: Any) -> bool:
         if isinstance(value, dict):
             return type(value) is dict or any(map(changeable, value.values()))
@@ -204,7 +204,7 @@ def test_dicts_are_made_once_for_all_plugins() -> None:
     assert all(shared.of(name) is shared.of(name) for name in CALLBACKS)
 
 
-def test_the_process_gets_what_the_agent_has_and_forgets_guests_that_are_gone() -> None:
+def test_the_plugin_process_gets_the_agents_snapshot_and_forgets_departed_guests() -> None:
     host, encoder, decoder = Host(3), Encoder(), Decoder()
     for _ in range(3):
         sent = next(host)
@@ -232,21 +232,21 @@ def test_the_process_gets_what_the_agent_has_and_forgets_guests_that_are_gone() 
         ("Sneaky", "a note cannot be used: value is 'much'"),
     ],
 )
-def test_five_strikes_switch_a_plugin_off_and_nobody_else_notices(
+def test_five_strikes_switch_a_plugin_off_without_affecting_other_plugins(
     bench: Callable[..., Bench], kind: str, why: str
 ) -> None:
     turn_s = 0.25 if kind == "Burning" else 30.0
-    one = bench(50, slow_s=0.3 if kind == "Slow" else 30.0, turn_s=turn_s)
-    bad, good = one.add(kind), one.add("Counting", "good")
-    one.until(lambda: one.state(bad) == OFF)
-    one.passes(3)
-    one.settle()
-    assert why in one.heard.offs[bad]
-    assert "5 strikes within 600 s" in one.heard.offs[bad]
-    assert list(one.heard.offs) == [bad]
-    assert one.runner.row(bad)["why"] == one.heard.offs[bad]
-    assert SEEN["good"] == list(range(1, one.host.passes + 1))
-    assert one.state(good) == ON
+    site = bench(50, slow_s=0.3 if kind == "Slow" else 30.0, turn_s=turn_s)
+    bad, good = site.add(kind), site.add("Counting", "good")
+    site.until(lambda: site.state(bad) == OFF)
+    site.passes(3)
+    site.settle()
+    assert why in site.heard.offs[bad]
+    assert "5 strikes within 600 s" in site.heard.offs[bad]
+    assert list(site.heard.offs) == [bad]
+    assert site.runner.row(bad)["why"] == site.heard.offs[bad]
+    assert SEEN["good"] == list(range(1, site.host.passes + 1))
+    assert site.state(good) == ON
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_five_strikes_switch_a_plugin_off_and_nobody_else_notices(
         ({"severity": "dire"}, "'dire' is no severity"),
     ],
 )
-def test_what_cannot_be_passed_on_is_refused_to_who_tells_it(odd: dict[str, Any], why: str) -> None:
+def test_an_unusable_note_is_refused_in_the_plugins_call(odd: dict[str, Any], why: str) -> None:
     notes: list[Note] = []
     ctx = Context("p", "cmp-7", 1, BEGIN, 0.0, 1.0, 1, False, notes.append)
     with pytest.raises(ValueError, match=re.escape(why)):
@@ -271,90 +271,90 @@ def test_what_cannot_be_passed_on_is_refused_to_who_tells_it(odd: dict[str, Any]
     assert [(note.value, note.threshold) for note in notes] == [(0.5, 1.0)]
 
 
-def test_nobody_is_to_blame_for_the_time_that_others_take(bench: Callable[..., Bench]) -> None:
-    one = bench(50, slow_s=0.01, turn_s=0.02)
-    one.runner.add("quiet", f"{HERE}:Quiet", {})
+def test_waiting_for_a_busy_processor_is_no_strike(bench: Callable[..., Bench]) -> None:
+    site = bench(50, slow_s=0.01, turn_s=0.02)
+    site.runner.add("quiet", f"{HERE}:Quiet", {})
     burn = [sys.executable, "-c", "while True: pass"]
     burners = [subprocess.Popen(burn) for _ in range(4)]
     longest_s = 0.0
     try:
         for _ in range(10):
             began = time.monotonic()
-            one.offer()
-            one.settle()
+            site.offer()
+            site.settle()
             longest_s = max(longest_s, time.monotonic() - began)
     finally:
         for process in burners:
             process.kill()
             process.wait()
     assert longest_s > 0.02  # it had to wait
-    assert one.runner.row("quiet")["strikes"] == []
+    assert site.runner.row("quiet")["strikes"] == []
 
 
 def test_four_strikes_are_forgiven_after_a_while(bench: Callable[..., Bench]) -> None:
-    one = bench()
-    bad = one.add("Raising")
+    site = bench()
+    bad = site.add("Raising")
 
     def struck(times: int) -> int:
         for _ in range(times):
-            one.passes(1)
-            one.settle()
-        return len(one.runner.row(bad)["strikes"])
+            site.passes(1)
+            site.settle()
+        return len(site.runner.row(bad)["strikes"])
 
     assert struck(4) == 4
-    one.limit("within_s", 0.01)  # as if a while had passed
-    eventually(lambda: one.runner.row(bad)["strikes"] == [])
+    site.limit("within_s", 0.01)  # as if a while had passed
+    eventually(lambda: site.runner.row(bad)["strikes"] == [])
     struck(1)
-    one.limit("within_s", 600.0)
+    site.limit("within_s", 600.0)
     assert struck(3) == 4
-    assert one.state(bad) == ON
-    one.passes(1)
-    one.settle()
-    assert one.state(bad) == OFF
+    assert site.state(bad) == ON
+    site.passes(1)
+    site.settle()
+    assert site.state(bad) == OFF
 
 
-def test_a_pass_in_which_all_guests_make_it_raise_is_one_strike(
+def test_a_pass_in_which_a_plugin_raises_for_each_guest_is_a_single_strike(
     bench: Callable[..., Bench],
 ) -> None:
-    one = bench(50)
-    bad = one.add("Raising")
-    one.passes(1)
-    one.settle()
-    assert len(one.runner.row(bad)["strikes"]) == 1
-    assert one.state(bad) == ON
+    site = bench(50)
+    bad = site.add("Raising")
+    site.passes(1)
+    site.settle()
+    assert len(site.runner.row(bad)["strikes"]) == 1
+    assert site.state(bad) == ON
 
 
-def seen_or_dropped(one: Bench, name: str) -> None:
+def seen_or_dropped(site: Bench, name: str) -> None:
     """No pass is lost that is not counted, and none is seen twice."""
-    one.until(lambda: one.runner.pid is not None)
-    one.passes(3)
-    one.settle()
+    site.until(lambda: site.runner.pid is not None)
+    site.passes(3)
+    site.settle()
     assert len(set(SEEN[name])) == len(SEEN[name])
-    assert len(SEEN[name]) + one.runner.row(name)["dropped"] == one.host.passes
-    assert SEEN[name][-1] == one.host.passes
+    assert len(SEEN[name]) + site.runner.row(name)["dropped"] == site.host.passes
+    assert SEEN[name][-1] == site.host.passes
 
 
 @pytest.mark.parametrize("kind", ["Hanging", "Spinning", "Backtracking"])
-def test_a_plugin_that_never_returns_is_cut_off_and_the_others_go_on(
+def test_a_hanging_plugin_is_switched_off_and_the_others_continue(
     bench: Callable[..., Bench], kind: str
 ) -> None:
-    one = bench(hang_s=2)
-    bad = one.add(kind)
-    one.add("Counting", "good")
-    old, took_s = one.runner.pid, []
-    while one.state(bad) == ON:
+    site = bench(hang_s=2)
+    bad = site.add(kind)
+    site.add("Counting", "good")
+    old, took_s = site.runner.pid, []
+    while site.state(bad) == ON:
         began = time.monotonic()
-        one.runner.offer(next(one.host))
+        site.runner.offer(next(site.host))
         took_s.append(time.monotonic() - began)
         time.sleep(0.02)
-        assert one.host.passes < 1500
-    assert one.heard.offs == {bad: "on_host did not come back within 2 s"}
+        assert site.host.passes < 1500
+    assert site.heard.offs == {bad: "on_host did not come back within 2 s"}
     # under a millisecond where nobody else runs; who waited for it would wait until it is cut off
     assert sorted(took_s)[len(took_s) // 2] < 1.0
     assert len(SEEN[bad]) <= 1
-    seen_or_dropped(one, "good")
-    assert one.runner.pid != old
-    assert list(one.heard.offs) == [bad]
+    seen_or_dropped(site, "good")
+    assert site.runner.pid != old
+    assert list(site.heard.offs) == [bad]
 
 
 @pytest.mark.parametrize(
@@ -367,82 +367,83 @@ def test_a_plugin_that_never_returns_is_cut_off_and_the_others_go_on(
         ("Multiplying", "plugins started 64 processes or more"),
     ],
 )
-def test_a_plugin_that_takes_the_process_with_it_is_switched_off_at_once(
+def test_a_plugin_that_ends_the_process_is_switched_off_at_once(
     bench: Callable[..., Bench], kind: str, why: str
 ) -> None:
-    one = bench()
-    one.add("Counting", "good")
-    bad = one.add(kind)
-    one.until(lambda: one.state(bad) == OFF)
-    assert re.search(why, one.heard.offs[bad])
-    seen_or_dropped(one, "good")
-    assert list(one.heard.offs) == [bad]
+    site = bench()
+    site.add("Counting", "good")
+    bad = site.add(kind)
+    site.until(lambda: bad in site.heard.offs)  # the runner reports just after the state changes
+    assert site.state(bad) == OFF
+    assert re.search(why, site.heard.offs[bad])
+    seen_or_dropped(site, "good")
+    assert list(site.heard.offs) == [bad]
 
 
-def test_threads_of_a_plugin_that_never_rest_are_ended_with_the_plugin(
+def test_busy_threads_of_a_plugin_are_ended_with_the_plugin(
     bench: Callable[..., Bench],
 ) -> None:
-    one = bench(turn_s=0.25)
-    one.add("Counting", "good")
-    bad = one.add("Threads")
-    old = one.runner.pid
-    one.until(lambda: one.state(bad) == OFF)
-    assert "its threads and processes took" in one.heard.offs[bad]
-    one.until(lambda: one.runner.pid not in (old, None))
-    seen_or_dropped(one, "good")
-    assert one.runner.pid is not None
-    assert psutil.Process(one.runner.pid).num_threads() == 1
-    assert list(one.heard.offs) == [bad]
+    site = bench(turn_s=0.25)
+    site.add("Counting", "good")
+    bad = site.add("Threads")
+    old = site.runner.pid
+    site.until(lambda: site.state(bad) == OFF)
+    assert "its threads and processes took" in site.heard.offs[bad]
+    site.until(lambda: site.runner.pid not in (old, None))
+    seen_or_dropped(site, "good")
+    assert site.runner.pid is not None
+    assert psutil.Process(site.runner.pid).num_threads() == 1
+    assert list(site.heard.offs) == [bad]
 
 
 def test_processes_of_a_plugin_end_with_the_plugin(bench: Callable[..., Bench]) -> None:
-    one = bench()
-    one.add("Counting", "good")
-    bad = one.add("Forking")
-    one.until(lambda: SEEN[bad])
+    site = bench()
+    site.add("Counting", "good")
+    bad = site.add("Forking")
+    site.until(lambda: SEEN[bad])
     pids = SEEN[bad][0]
     assert all(map(psutil.pid_exists, pids))
-    one.runner.remove(bad)
+    site.runner.remove(bad)
     eventually(lambda: not any(map(psutil.pid_exists, pids)))
-    seen_or_dropped(one, "good")
-    assert one.heard.offs == {}
+    seen_or_dropped(site, "good")
+    assert site.heard.offs == {}
 
 
 def test_a_copy_of_the_process_says_nothing(bench: Callable[..., Bench]) -> None:
-    one = bench()
-    bad = one.add("Returning")
-    one.add("Counting", "good")
-    one.passes(1)
-    one.settle()
+    site = bench()
+    bad = site.add("Returning")
+    site.add("Counting", "good")
+    site.passes(1)
+    site.settle()
     eventually(lambda: len(set(SEEN[bad])) == 2)
-    assert (SEEN["good"], len(one.heard.notes)) == ([1], 1)
-    assert one.runner.row(bad)["strikes"] == []
+    assert (SEEN["good"], len(site.heard.notes)) == ([1], 1)
+    assert site.runner.row(bad)["strikes"] == []
 
 
-def test_what_plugins_print_goes_nowhere(
+def test_plugin_output_to_stdout_is_dropped(
     bench: Callable[..., Bench], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    one = bench()
-    one.add("Printing", "p")
-    one.passes(1)
-    one.settle()
+    site = bench()
+    site.add("Printing", "p")
+    site.passes(1)
+    site.settle()
     assert SEEN["p"] == [True]
     assert "xxx" not in "".join(capfd.readouterr())
 
 
-def test_a_process_that_somebody_else_ends_is_started_again_and_nobody_is_blamed(
+def test_a_plugin_process_killed_from_outside_is_restarted_without_blaming_a_plugin(
     bench: Callable[..., Bench],
 ) -> None:
-    one = bench()
-    one.add("Counting", "good")
-    one.passes(2)
-    one.settle()
-    old = one.runner.pid
+    site = bench()
+    site.add("Counting", "good")
+    site.passes(2)
+    site.settle()
+    old = site.runner.pid
     assert old is not None
     os.kill(old, signal.SIGKILL)
-    one.until(lambda: one.runner.pid not in (old, None))
-    seen_or_dropped(one, "good")
-    assert one.heard.offs == {}
+    site.until(lambda: site.runner.pid not in (old, None))
+    seen_or_dropped(site, "good")
+    assert site.heard.offs == {}
 
 
 AGENT = """
@@ -471,12 +472,12 @@ def test_the_process_ends_with_the_agent(bench: Callable[..., Bench]) -> None:
 
 
 def test_the_process_is_limited(bench: Callable[..., Bench]) -> None:
-    one = bench(50, memory_bytes=100 * 2**20)
-    one.runner.add("noisy", "noisy_neighbour", {})
-    one.runner.add("log", "log_exceptional", {})
-    one.passes(30)
-    one.settle()
-    process = psutil.Process(one.runner.pid)
+    site = bench(50, memory_bytes=100 * 2**20)
+    site.runner.add("noisy", "noisy_neighbour", {})
+    site.runner.add("log", "log_exceptional", {})
+    site.passes(30)
+    site.settle()
+    process = psutil.Process(site.runner.pid)
     assert process.rlimit(psutil.RLIMIT_DATA) == (164 * 2**20, 164 * 2**20)
     assert process.rlimit(psutil.RLIMIT_NOFILE) == (256, 256)
     assert process.rlimit(psutil.RLIMIT_CPU)[0] > 0
@@ -484,85 +485,87 @@ def test_the_process_is_limited(bench: Callable[..., Bench]) -> None:
     assert process.memory_info().rss <= 36 * 2**20
 
 
-def test_code_that_hangs_when_it_is_loaded_is_refused_in_time(bench: Callable[..., Bench]) -> None:
-    one = bench()
-    one.add("Counting", "good")
-    one.limit("change_s", 0.5)
-    with pytest.raises(InvalidInput, match=r"its code did not come back within 0.5 s"):
-        one.add("HangingAtFirst", "h")
-    one.limit("change_s", 60.0)
-    with pytest.raises(NotFound, match="there is no plugin h: there are good"):
-        one.runner.remove("h")
-    seen_or_dropped(one, "good")
-    assert one.runner.names == ["good"]
-    assert one.heard.offs == {}  # who wanted it knows, and there is nothing that could be enabled
-
-
-def test_a_plugin_that_leaks_is_the_one_that_is_switched_off(bench: Callable[..., Bench]) -> None:
-    one = bench(memory_bytes=60 * 2**20)
-    one.add("Counting", "older")
-    bad = one.add("Leaking")
-    one.add("Counting", "newer")
-    one.until(lambda: one.state(bad) == OFF)
-    assert re.search(
-        r"more than 60 MiB, [0-9]+ MiB of that since this one ran", one.heard.offs[bad]
-    )
-    seen_or_dropped(one, "older")
-    seen_or_dropped(one, "newer")
-    assert psutil.Process(one.runner.pid).memory_info().rss < 36 * 2**20  # it was given back
-    assert list(one.heard.offs) == [bad]
-
-
-def test_memory_that_no_plugin_took_is_no_plugins_fault(bench: Callable[..., Bench]) -> None:
-    one = bench(memory_bytes=8 * 2**20)
-    one.add("Counting", "good")
-    one.until(lambda: "but none of them grew" in one.runner.problem)
-    assert one.heard.offs == {}
-    assert one.state("good") == ON
-
-
-def test_a_plugin_that_is_behind_misses_the_oldest_passes_which_is_counted(
+def test_code_that_hangs_during_import_is_refused_within_the_deadline(
     bench: Callable[..., Bench],
 ) -> None:
-    one = bench(4)
-    held = one.add("Held")
-    one.passes(1)
+    site = bench()
+    site.add("Counting", "good")
+    site.limit("change_s", 0.5)
+    with pytest.raises(InvalidInput, match=r"its code did not come back within 0.5 s"):
+        site.add("HangingAtFirst", "h")
+    site.limit("change_s", 60.0)
+    with pytest.raises(NotFound, match="there is no plugin h: there are good"):
+        site.runner.remove("h")
+    seen_or_dropped(site, "good")
+    assert site.runner.names == ["good"]
+    assert site.heard.offs == {}  # who wanted it knows, and there is nothing that could be enabled
+
+
+def test_a_plugin_that_leaks_memory_is_switched_off(bench: Callable[..., Bench]) -> None:
+    site = bench(memory_bytes=60 * 2**20)
+    site.add("Counting", "older")
+    bad = site.add("Leaking")
+    site.add("Counting", "newer")
+    site.until(lambda: site.state(bad) == OFF)
+    assert re.search(
+        r"more than 60 MiB, [0-9]+ MiB of them during its passes", site.heard.offs[bad]
+    )
+    seen_or_dropped(site, "older")
+    seen_or_dropped(site, "newer")
+    assert psutil.Process(site.runner.pid).memory_info().rss < 36 * 2**20  # it was given back
+    assert list(site.heard.offs) == [bad]
+
+
+def test_memory_growth_outside_plugins_blames_no_plugin(bench: Callable[..., Bench]) -> None:
+    site = bench(memory_bytes=8 * 2**20)
+    site.add("Counting", "good")
+    site.until(lambda: "but no plugin grew" in site.runner.problem)
+    assert site.heard.offs == {}
+    assert site.state("good") == ON
+
+
+def test_a_slow_plugin_misses_the_oldest_passes_which_are_counted(
+    bench: Callable[..., Bench],
+) -> None:
+    site = bench(4)
+    held = site.add("Held")
+    site.passes(1)
     eventually(lambda: SEEN[held] == [1])
     for _ in range(19):
-        one.runner.offer(next(one.host))
+        site.runner.offer(next(site.host))
     release()
-    one.settle()
-    row = one.runner.row(held)
+    site.settle()
+    row = site.runner.row(held)
     assert SEEN[held] == [1] * 4 + [19] * 4 + [20] * 4  # the latest are what it sees
     assert (row["passes"], row["dropped"], row["state"]) == (3, 17, ON)
 
 
-def test_one_that_was_switched_off_can_be_enabled_again_and_begins_anew(
+def test_a_switched_off_plugin_can_be_enabled_again_and_starts_anew(
     bench: Callable[..., Bench],
 ) -> None:
-    one = bench()
-    bad = one.add("Raising")
-    one.until(lambda: one.state(bad) == OFF)
+    site = bench()
+    bad = site.add("Raising")
+    site.until(lambda: site.state(bad) == OFF)
     with pytest.raises(Conflict, match="enable it first"):
-        one.runner.configure(bad, {})
-    one.runner.enable(bad)
-    assert one.state(bad) == ON
-    assert one.heard.ons == [bad, bad]  # when it was added, and now
-    assert one.runner.row(bad)["strikes"] == []
-    assert one.runner.row(bad)["config"] == {"key": "raising"}
+        site.runner.configure(bad, {})
+    site.runner.enable(bad)
+    assert site.state(bad) == ON
+    assert site.heard.ons == [bad, bad]  # when it was added, and now
+    assert site.runner.row(bad)["strikes"] == []
+    assert site.runner.row(bad)["config"] == {"key": "raising"}
     with pytest.raises(Conflict, match="on already"):
-        one.runner.enable(bad)
+        site.runner.enable(bad)
 
 
-def test_one_that_hangs_can_be_enabled_as_often_as_it_is_cut_off(
+def test_a_hanging_plugin_can_be_enabled_again_after_each_cut_off(
     bench: Callable[..., Bench],
 ) -> None:
-    one = bench(hang_s=0.2)
-    bad = one.add("Hanging")
+    site = bench(hang_s=0.2)
+    bad = site.add("Hanging")
     for _ in range(3):
-        one.until(lambda: one.state(bad) == OFF)
-        assert one.runner.pid is None  # there is nobody to run
-        one.runner.enable(bad)
+        site.until(lambda: site.state(bad) == OFF)
+        assert site.runner.pid is None  # there is nobody to run
+        site.runner.enable(bad)
 
 
 # what cannot be
@@ -571,7 +574,7 @@ def test_one_that_hangs_can_be_enabled_as_often_as_it_is_cut_off(
 @pytest.mark.parametrize(
     ("use", "why"),
     [
-        (f"{HERE}:Nothing", "nothing to call"),
+        (f"{HERE}:Nothing", "no callback"),
         (f"{HERE}:Awaited", "not a plain method"),
         (f"{HERE}:Demanding", "takes d, or d and ctx"),
         (f"{HERE}:Absent", "no class Absent"),
@@ -582,27 +585,27 @@ def test_one_that_hangs_can_be_enabled_as_often_as_it_is_cut_off(
         ("/nowhere/plugin.py", "No such file"),
     ],
 )
-def test_what_is_no_plugin_is_refused_with_a_reason(
+def test_code_without_a_plugin_is_refused_with_a_reason(
     bench: Callable[..., Bench], use: str, why: str
 ) -> None:
-    one = bench()
+    site = bench()
     with pytest.raises(HoldfastError, match=why):
-        one.runner.add("it", use, {})
-    assert one.runner.names == []
+        site.runner.add("it", use, {})
+    assert site.runner.names == []
 
 
-def test_a_configuration_that_is_refused_changes_nothing(bench: Callable[..., Bench]) -> None:
-    one = bench()
-    one.add("Counting", "good")
+def test_a_refused_configuration_changes_nothing(bench: Callable[..., Bench]) -> None:
+    site = bench()
+    site.add("Counting", "good")
     with pytest.raises(InvalidInput, match="configure: ValueError: bad is not taken"):
-        one.runner.configure("good", {"bad": 1})
-    assert one.runner.row("good")["config"] == {"key": "good"}
+        site.runner.configure("good", {"bad": 1})
+    assert site.runner.row("good")["config"] == {"key": "good"}
     with pytest.raises(InvalidInput, match="bad is not taken"):
-        one.add("Counting", "other", bad=1)
+        site.add("Counting", "other", bad=1)
     with pytest.raises(InvalidInput, match="takes no configuration"):
-        one.runner.add("none", "tests.metrics.test_plugins:Bare", {"a": 1})
-    one.passes(1)
-    one.settle()
+        site.runner.add("none", "tests.metrics.test_plugins:Bare", {"a": 1})
+    site.passes(1)
+    site.settle()
     assert SEEN["good"] == [1]
 
 
@@ -611,28 +614,28 @@ class Bare:
         pass
 
 
-def test_a_file_that_anybody_may_write_is_not_run(
+def test_a_world_writable_plugin_file_is_not_run(
     bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
-    one, file = bench(), tmp_path / "p.py"
+    site, file = bench(), tmp_path / "p.py"
     file.write_text("class P:\n    def on_host(self, d): pass\n")
     file.chmod(0o666)
     with pytest.raises(InvalidInput, match="chmod o-w"):
-        one.runner.add("p", str(file), {})
+        site.runner.add("p", str(file), {})
     file.chmod(0o644)
-    one.runner.add("p", str(file), {})
-    assert one.state("p") == ON
+    site.runner.add("p", str(file), {})
+    assert site.state("p") == ON
 
 
 def test_a_file_with_two_plugins_wants_to_know_which(
     bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
-    one, file = bench(), tmp_path / "p.py"
+    site, file = bench(), tmp_path / "p.py"
     file.write_text("class A:\n    def on_host(self, d): pass\nclass B(A): pass\n")
     with pytest.raises(InvalidInput, match=r"A, B.*name one"):
-        one.runner.add("p", str(file), {})
-    one.runner.add("p", f"{file}:B", {})
-    assert one.state("p") == ON
+        site.runner.add("p", str(file), {})
+    site.runner.add("p", f"{file}:B", {})
+    assert site.state("p") == ON
 
 
 # changes while it runs
@@ -657,10 +660,10 @@ class Editor:
         self.file.write_text(CODE.format(version=version, more=more))
 
 
-def live(one: Bench) -> list[int]:
+def live(site: Bench) -> list[int]:
     """The passes that were seen, by old code or new; what is seen twice would be there twice."""
     end = time.monotonic() + PATIENCE_S
-    while len(SEEN["live"]) < one.host.passes and time.monotonic() < end:
+    while len(SEEN["live"]) < site.host.passes and time.monotonic() < end:
         time.sleep(0.01)
     return sorted(number for number, _ in SEEN["live"])
 
@@ -668,8 +671,8 @@ def live(one: Bench) -> list[int]:
 class Passing:
     """Passes on a thread of their own."""
 
-    def __init__(self, one: Bench, interval_s: float = 0.02) -> None:
-        self.one, self.interval_s = one, interval_s
+    def __init__(self, site: Bench, interval_s: float = 0.02) -> None:
+        self.one, self.interval_s = site, interval_s
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.run)
 
@@ -688,49 +691,49 @@ class Passing:
 
 def seen_live(version: int) -> None:
     """Code of that version has been in force for a pass."""
-    eventually(lambda: any(one == version for _, one in SEEN["live"]))
+    eventually(lambda: any(site == version for _, site in SEEN["live"]))
 
 
-def test_new_code_runs_one_pass_in_shadow_and_then_takes_over_without_a_gap(
+def test_new_code_runs_a_pass_in_shadow_and_then_takes_over_without_a_gap(
     bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
-    one, editor = bench(), Editor(tmp_path / "mine.py")
+    site, editor = bench(), Editor(tmp_path / "mine.py")
     editor.write(1)
-    one.runner.add("mine", str(editor.file), {})
-    with Passing(one):
+    site.runner.add("mine", str(editor.file), {})
+    with Passing(site):
         for version in (2, 3):
             seen_live(version - 1)
             editor.write(version)
-            one.runner.reload("mine")
+            site.runner.reload("mine")
         seen_live(3)
-    one.settle()
-    assert live(one) == list(range(1, one.host.passes + 1))
+    site.settle()
+    assert live(site) == list(range(1, site.host.passes + 1))
     assert [version for _, version in SEEN["shadow"]] == [2, 3]
     versions = [version for _, version in sorted(SEEN["live"])]
     assert versions == sorted(versions)
     assert set(versions) == {1, 2, 3}
-    assert one.runner.row("mine")["reloads"] == 2
+    assert site.runner.row("mine")["reloads"] == 2
 
 
-def test_old_code_can_be_rolled_back_to_and_has_kept_what_it_knew(
+def test_a_roll_back_returns_to_the_old_code_with_the_old_state(
     bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
-    one, editor = bench(), Editor(tmp_path / "mine.py")
+    site, editor = bench(), Editor(tmp_path / "mine.py")
     editor.write(1, 'saw("count", self.seen)')
-    one.runner.add("mine", str(editor.file), {})
+    site.runner.add("mine", str(editor.file), {})
     with pytest.raises(Conflict, match="no code before"):
-        one.runner.roll_back("mine")
-    with Passing(one):
+        site.runner.roll_back("mine")
+    with Passing(site):
         seen_live(1)
         editor.write(2)
-        one.runner.reload("mine")
+        site.runner.reload("mine")
         before = SEEN["count"][-1]
-        one.runner.roll_back("mine")
+        site.runner.roll_back("mine")
         eventually(lambda: len(SEEN["count"]) > before)
-    one.settle()
+    site.settle()
     assert SEEN["count"] == list(range(1, len(SEEN["count"]) + 1))
     assert len(SEEN["count"]) > before
-    assert live(one) == list(range(1, one.host.passes + 1))
+    assert live(site) == list(range(1, site.host.passes + 1))
 
 
 @pytest.mark.parametrize(
@@ -743,41 +746,39 @@ def test_old_code_can_be_rolled_back_to_and_has_kept_what_it_knew(
         (CODE.format(version=2, more="import time; time.sleep(0.4)"), "on_host took"),
     ],
 )
-def test_new_code_that_fails_leaves_the_old_in_force(
+def test_failing_new_code_leaves_the_old_code_running(
     bench: Callable[..., Bench], tmp_path: Path, code: str, why: str
 ) -> None:
-    one = bench(slow_s=0.3 if why == "on_host took" else 30.0)
+    site = bench(slow_s=0.3 if why == "on_host took" else 30.0)
     editor = Editor(tmp_path / "mine.py")
     editor.write(1)
-    one.runner.add("mine", str(editor.file), {})
-    with Passing(one):
+    site.runner.add("mine", str(editor.file), {})
+    with Passing(site):
         seen_live(1)
         editor.file.write_text(code)
         with pytest.raises(InvalidInput, match=why):
-            one.runner.reload("mine")
-        before = one.host.passes
-        eventually(lambda: one.host.passes > before + 1)
-    one.settle()
-    assert SEEN["live"] == [[number, 1] for number in range(1, one.host.passes + 1)]
-    assert one.heard.offs == {}
+            site.runner.reload("mine")
+        before = site.host.passes
+        eventually(lambda: site.host.passes > before + 1)
+    site.settle()
+    assert SEEN["live"] == [[number, 1] for number in range(1, site.host.passes + 1)]
+    assert site.heard.offs == {}
 
 
-def test_a_plugin_that_was_switched_off_is_mended_by_new_code(
-    bench: Callable[..., Bench], tmp_path: Path
-) -> None:
-    one, editor = bench(), Editor(tmp_path / "mine.py")
+def test_new_code_switches_a_plugin_on_again(bench: Callable[..., Bench], tmp_path: Path) -> None:
+    site, editor = bench(), Editor(tmp_path / "mine.py")
     editor.write(1, "1 / 0")
-    one.runner.add("mine", str(editor.file), {})
-    one.until(lambda: one.state("mine") == OFF)
+    site.runner.add("mine", str(editor.file), {})
+    site.until(lambda: site.state("mine") == OFF)
     editor.write(2)
-    with Passing(one):
-        one.runner.reload("mine")
+    with Passing(site):
+        site.runner.reload("mine")
         seen_live(2)
-    assert one.state("mine") == ON
+    assert site.state("mine") == ON
     assert SEEN["live"][-1][1] == 2
 
 
-def test_a_module_is_read_anew_in_its_package_beside_the_old_one(
+def test_a_module_is_reloaded_within_the_package_beside_the_old_module(
     bench: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "acme_pack"
@@ -788,81 +789,83 @@ def test_a_module_is_read_anew_in_its_package_beside_the_old_one(
     editor = Editor(package / "mine.py")
     editor.file.write_text(code.format(version=1, more="pass"))
     monkeypatch.syspath_prepend(str(tmp_path))
-    one = bench()
-    one.runner.add("mine", "acme_pack.mine:Mine", {})
-    with Passing(one):
+    site = bench()
+    site.runner.add("mine", "acme_pack.mine:Mine", {})
+    with Passing(site):
         seen_live(1)
         editor.file.write_text(code.format(version=2, more="pass"))
-        one.runner.reload("mine")
+        site.runner.reload("mine")
         seen_live(2)
     assert {version for _, version in SEEN["live"]} == {1, 2}
 
 
-def test_nobody_loses_a_pass_while_others_change_a_hundred_times_a_second(
+def test_no_plugin_misses_a_pass_while_others_change_a_hundred_times_a_second(
     bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
-    one, chance = bench(10), random.Random(7)
+    site, chance = bench(10), random.Random(7)
     editor = Editor(tmp_path / "mine.py")
     editor.write(1)
-    one.add("Counting", "good")
-    one.runner.add("mine", str(editor.file), {})
+    site.add("Counting", "good")
+    site.runner.add("mine", str(editor.file), {})
     done: dict[str, int] = {}
     names = [f"p{n}" for n in range(6)]
     kinds = ["Counting", "Everything", "Raising", "Lazy", "Spoiling", "Nothing"]
 
-    def change(what: str, do: Callable[[], object]) -> None:
+    def change(action: str, do: Callable[[], object]) -> None:
         try:
             do()
-            done[what] = done.get(what, 0) + 1
+            done[action] = done.get(action, 0) + 1
         except HoldfastError:
             done["refused"] = done.get("refused", 0) + 1
 
     def reload() -> None:
         while not over.is_set():
-            change("reload", lambda: one.runner.reload("mine"))
+            change("reload", lambda: site.runner.reload("mine"))
 
     def once() -> None:
         name, dice = chance.choice(names), chance.random()
         if dice < 0.4:
             kind = chance.choice(kinds)
-            change("add", lambda: one.runner.add(name, f"{HERE}:{kind}", {"key": name}))
+            change("add", lambda: site.runner.add(name, f"{HERE}:{kind}", {"key": name}))
         elif dice < 0.6:
-            change("configure", lambda: one.runner.configure(name, {"key": name, "n": dice}))
+            change("configure", lambda: site.runner.configure(name, {"key": name, "n": dice}))
         elif dice < 0.7:
-            change("configure good", lambda: one.runner.configure("good", {"key": "good"}))
+            change("configure good", lambda: site.runner.configure("good", {"key": "good"}))
         else:
-            change("remove", lambda: one.runner.remove(name))
+            change("remove", lambda: site.runner.remove(name))
 
     over = threading.Event()
     reloading = threading.Thread(target=reload)
     began = time.monotonic()
-    with Passing(one):
+    with Passing(site):
         reloading.start()
         for number in range(300):
             once()
             time.sleep(max(0.0, began + number / 100 - time.monotonic()))
         over.set()
         reloading.join()
-        last = one.host.passes  # may have been seen by the code before the last reload
-        eventually(lambda: one.host.passes > last + 1)
-    one.settle("good", "mine")
-    assert SEEN["good"] == list(range(1, one.host.passes + 1))
-    assert live(one) == list(range(1, one.host.passes + 1))
-    assert min(done[what] for what in ("add", "configure", "configure good", "remove")) > 5, done
+        last = site.host.passes  # may have been seen by the code before the last reload
+        eventually(lambda: site.host.passes > last + 1)
+    site.settle("good", "mine")
+    assert SEEN["good"] == list(range(1, site.host.passes + 1))
+    assert live(site) == list(range(1, site.host.passes + 1))
+    assert min(done[action] for action in ("add", "configure", "configure good", "remove")) > 5, (
+        done
+    )
     assert done["reload"] > 5, done
-    assert set(one.heard.offs) <= set(names)
+    assert set(site.heard.offs) <= set(names)
 
 
 def test_two_cannot_change_the_same_plugin_at_once(bench: Callable[..., Bench]) -> None:
-    one = bench()
-    waiting = threading.Thread(target=lambda: one.add("HangingAtFirst", "h"))
+    site = bench()
+    waiting = threading.Thread(target=lambda: site.add("HangingAtFirst", "h"))
     waiting.start()
-    eventually(lambda: "h" in one.runner._changing)
+    eventually(lambda: "h" in site.runner._changing)
     with pytest.raises(Conflict, match="being changed just now"):
-        one.runner.remove("h")
+        site.runner.remove("h")
     release()
-    one.add("Counting", "good")
+    site.add("Counting", "good")
     waiting.join()
-    one.runner.remove("h")
+    site.runner.remove("h")
     with pytest.raises(NotFound, match="there is no plugin h: there are good"):
-        one.runner.remove("h")
+        site.runner.remove("h")

@@ -17,7 +17,7 @@ COUNTER = st.integers(0, 2**63)
 LINKS = st.builds(Link, *(COUNTER for _ in Link._fields))
 SECONDS = st.floats(0.001, 1000)
 VCPUS = st.lists(st.tuples(COUNTER, COUNTER), max_size=4).map(
-    lambda many: tuple(Vcpu(number, *one) for number, one in enumerate(many))
+    lambda many: tuple(Vcpu(number, *times) for number, times in enumerate(many))
 )
 PROCESSES = st.builds(
     Process,
@@ -34,7 +34,7 @@ SERVER = Facts("u", "web", vcpus=4, memory_kib=4096, balloon_kib=4096)
 
 
 def process(at: float, cpu_ns: int, *vcpus: tuple[int, int], started: int = 7) -> Process:
-    made = tuple(Vcpu(number, *one) for number, one in enumerate(vcpus))
+    made = tuple(Vcpu(number, *times) for number, times in enumerate(vcpus))
     return Process(at, started, cpu_ns, cpu_ns, 0, 4000, made)
 
 
@@ -84,13 +84,13 @@ def test_rates_of_a_disk_are_never_negative_and_a_step_back_is_a_reset(
 
 @CALM
 @given(st.dictionaries(st.sampled_from(["cpu_idle_ns", "cpu_user_ns", "cpu_iowait_ns"]), COUNTER))
-def test_a_host_that_just_started_has_counters_and_no_rates(now: dict[str, float]) -> None:
+def test_a_freshly_started_host_has_counters_and_no_rates(now: dict[str, float]) -> None:
     made = collector.host_rates(now, None)
     assert made.values == now
     assert made.missing >= collector.HOST_RATES
 
 
-def test_all_processors_of_a_guest_all_the_time_are_one_whatever_their_number() -> None:
+def test_full_use_of_all_vcpus_is_a_ratio_of_1() -> None:
     before = process(10.0, 0, (0, 0), (0, 0))
     now = process(12.0, 4_000_000_000, (2_000_000_000, 0), (2_000_000_000, 500_000_000))
     made = collector.process_rates(now, before, 2)
@@ -100,13 +100,13 @@ def test_all_processors_of_a_guest_all_the_time_are_one_whatever_their_number() 
     assert not made.missing
 
 
-def test_a_guest_that_was_started_anew_has_no_rate_even_if_it_is_ahead_already() -> None:
+def test_a_restarted_guest_has_no_rate_even_if_the_counter_is_higher() -> None:
     made = collector.process_rates(process(11.0, 900, started=8), process(10.0, 100, started=7), 1)
     assert made.values["reset"] == 1.0
     assert "util_ratio" not in made.values
 
 
-def test_a_processor_that_was_plugged_in_takes_nothing_from_the_rate_of_the_guest() -> None:
+def test_a_hot_plugged_vcpu_keeps_the_cpu_rate_of_the_guest() -> None:
     made = collector.process_rates(
         process(11.0, 10**9, (5, 5), (1, 1)), process(10.0, 0, (4, 4)), 1
     )
@@ -114,7 +114,7 @@ def test_a_processor_that_was_plugged_in_takes_nothing_from_the_rate_of_the_gues
     assert made.missing == {"steal_ratio"}
 
 
-def test_the_host_is_busy_with_what_is_neither_idle_nor_waiting() -> None:
+def test_host_cpu_use_excludes_idle_and_iowait() -> None:
     before = {"cpu_user_ns": 0, "cpu_kernel_ns": 0, "cpu_idle_ns": 0, "cpu_iowait_ns": 0}
     now = {"cpu_user_ns": 60, "cpu_kernel_ns": 15, "cpu_idle_ns": 20, "cpu_iowait_ns": 5}
     made = collector.host_rates(now, before)
@@ -123,7 +123,7 @@ def test_the_host_is_busy_with_what_is_neither_idle_nor_waiting() -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu_idle_ns", "cpu_iowait_ns"])
-def test_a_host_whose_idle_time_steps_back_a_little_has_its_rates(name: str) -> None:
+def test_a_small_step_back_of_idle_time_keeps_the_host_rates(name: str) -> None:
     tick = 10_000_000
     before = dict.fromkeys(("cpu_user_ns", "cpu_idle_ns", "cpu_iowait_ns"), 10**12)
     now = {key: value + 10 * tick for key, value in before.items()} | {name: before[name] - tick}
@@ -136,7 +136,7 @@ def test_a_host_whose_idle_time_steps_back_a_little_has_its_rates(name: str) -> 
         assert begun.values["reset"] and begun.missing >= collector.HOST_RATES
 
 
-def test_what_the_tap_sends_the_guest_receives_and_is_held_against_its_contract() -> None:
+def test_bytes_sent_by_the_tap_are_received_by_the_guest_and_compared_with_the_contract() -> None:
     quiet = Link(0, 0, 0, 0, 0, 0, 0, 0)
     sent = Link(125_000_000, 10, 1, 2, 2_500_000_000, 20, 3, 4)
     made = collector.nic_rates(
@@ -148,7 +148,7 @@ def test_what_the_tap_sends_the_guest_receives_and_is_held_against_its_contract(
     assert made.values["contract_bps"] == 5e9
 
 
-def test_a_macvtap_counts_as_its_guest_does() -> None:
+def test_a_macvtap_counts_from_the_guests_side() -> None:
     sent = Link(125, 1, 0, 0, 0, 0, 0, 0)
     made = collector.nic_rates(sent, Link(*[0] * 8), 1.0, swapped=False, contracts={})
     assert made.values["rx_bps"] == 1000
@@ -166,8 +166,8 @@ def test_the_latency_of_a_disk_is_per_request_and_none_while_nothing_is_asked() 
     assert made.values["fill_ratio"] == 0.75
 
 
-def test_disks_may_have_holes_and_one_that_was_passed_by_has_no_numbers() -> None:
-    said: dict[str, float | str] = {
+def test_disk_numbers_may_have_gaps_and_a_skipped_disk_has_no_values() -> None:
+    stats: dict[str, float | str] = {
         "block.count": 3,
         "block.0.name": "vda",
         "block.0.rd.reqs": 1,
@@ -176,14 +176,14 @@ def test_disks_may_have_holes_and_one_that_was_passed_by_has_no_numbers() -> Non
         "block.2.rd.reqs": 3,
         "block.2.capacity": 9,
     }
-    found = collector.disks_rates(Stats(1.0, said))
-    assert found == {"vda": {"rd_reqs": 1}, "vdc": {"rd_reqs": 3, "capacity_bytes": 9}}
+    disks = collector.disks_rates(Stats(1.0, stats))
+    assert disks == {"vda": {"rd_reqs": 1}, "vdc": {"rd_reqs": 3, "capacity_bytes": 9}}
 
 
-def test_memory_is_used_as_the_guest_tells_and_else_only_its_size_is_known() -> None:
-    said = {"balloon.available": 1000, "balloon.unused": 100, "balloon.swap_in": 50}
-    told = Stats(10.0, {**said, "balloon.usable": 250, "balloon.last-update": 95})
-    made = collector.ram_rates(told, Stats(8.0, {"balloon.swap_in": 10}), SERVER, 100.0)
+def test_used_memory_is_known_only_if_the_guest_reports_memory() -> None:
+    stats = {"balloon.available": 1000, "balloon.unused": 100, "balloon.swap_in": 50}
+    reported = Stats(10.0, {**stats, "balloon.usable": 250, "balloon.last-update": 95})
+    made = collector.ram_rates(reported, Stats(8.0, {"balloon.swap_in": 10}), SERVER, 100.0)
     assert made.values["used_ratio"] == pytest.approx(0.75)
     assert made.values["swap_in_kib_per_s"] == 20
     assert made.values["last_update_age_s"] == 5

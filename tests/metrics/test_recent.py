@@ -29,30 +29,30 @@ FIRST = history.slot_of(BEGIN.timestamp())
 
 def passes(seconds: range, *guests: int) -> Iterator[Snapshot]:
     """A second apart; of the host the number of the second, of guests that and their own."""
-    known = [guest(one) for one in guests]
+    entities = [guest(number) for number in guests]
     for second in seconds:
-        found = [(one, {"util_ratio": second + n / 10}) for n, one in enumerate(known)]
-        yield snapshot([(NODE_ENTITY, {"load1": float(second)}), *found], second)
+        readings = [(entity, {"util_ratio": second + n / 10}) for n, entity in enumerate(entities)]
+        yield snapshot([(NODE_ENTITY, {"load1": float(second)}), *readings], second)
 
 
 def kept(*runs: Iterator[Snapshot]) -> Recent:
     recent = Recent()
     for run in runs:
-        for one in run:
-            recent.offer(one, ())
+        for one_pass in run:
+            recent.offer(one_pass, ())
     return recent
 
 
 def row(hour: Hour, key: str, name: str) -> list[float | None]:
     (line,) = (line for line in hour.lines if line.id == key)
-    return [None if math.isnan(one) else round(one, 3) for one in line.values[name]]
+    return [None if math.isnan(point) else round(point, 3) for point in line.values[name]]
 
 
 def test_nothing_was_seen_yet() -> None:
     assert Recent().hour() == NOTHING
 
 
-def test_of_ten_seconds_the_first_pass_is_kept_as_it_was() -> None:
+def test_the_first_pass_of_ten_seconds_is_recorded_unchanged() -> None:
     hour = kept(passes(range(35), 0, 1)).hour()
     assert (hour.begin, hour.points) == (FIRST, 4)
     assert row(hour, NODE, "load1") == [0, 10, 20, 30]
@@ -68,7 +68,7 @@ def test_an_hour_is_kept_and_no_more() -> None:
     assert row(hour, NODE, "load1")[-1] == 4990
 
 
-def test_only_what_is_later_is_given() -> None:
+def test_only_later_points_are_returned() -> None:
     recent = kept(passes(range(100), 0))
     assert recent.hour(FIRST + 6).begin == FIRST + 7
     assert recent.hour(FIRST + 9) == NOTHING
@@ -77,7 +77,7 @@ def test_only_what_is_later_is_given() -> None:
     assert history.plain(whole) == history.plain(recent.hour())
 
 
-def test_guests_come_and_go_and_what_is_not_known_is_not_zero() -> None:
+def test_guests_come_and_go_and_unknown_points_are_not_zero() -> None:
     recent = kept(passes(range(20), 0), passes(range(20, 40), 0, 1), passes(range(60, 80), 1))
     hour = recent.hour()
     assert row(hour, guest(0).id, "util_ratio") == [0, 10, 20, 30, None, None, None, None]
@@ -85,10 +85,13 @@ def test_guests_come_and_go_and_what_is_not_known_is_not_zero() -> None:
         *(None, None, 20.1, 30.1), None, None, 60, 70]  # fmt: skip
 
 
-def test_what_is_stale_is_not_known_and_a_line_of_nothing_is_left_out() -> None:
+def test_stale_points_are_unknown_and_lines_without_points_are_left_out() -> None:
     recent = Recent()
-    known, stale = Reading(guest(0), {"util_ratio": 1.0}), Reading(guest(1), {}, stale="suspended")
-    recent.offer(snapshot([known, stale, (disk(0), {"iops": 7.0}), (nic(0), {"other": 1.0})]))
+    current, stale = (
+        Reading(guest(0), {"util_ratio": 1.0}),
+        Reading(guest(1), {}, stale="suspended"),
+    )
+    recent.offer(snapshot([current, stale, (disk(0), {"iops": 7.0}), (nic(0), {"other": 1.0})]))
     suspended = Reading(guest(0), {"util_ratio": 1.0}, stale="suspended")
     recent.offer(snapshot([suspended, stale], EVERY_S))
     hour = recent.hour()
@@ -97,7 +100,7 @@ def test_what_is_stale_is_not_known_and_a_line_of_nothing_is_left_out() -> None:
     assert hour.lines[1].guest == guest(0).id
 
 
-def test_a_clock_that_is_set_back_begins_anew() -> None:
+def test_a_clock_set_back_restarts_the_history() -> None:
     hour = kept(passes(range(1000, 1050), 0), passes(range(20), 0)).hour()
     assert (hour.begin, hour.points) == (FIRST, 2)
 
@@ -109,7 +112,7 @@ def test_of_very_many_the_number_is_told() -> None:
     assert hour.lines[0].kind == "host"
 
 
-def test_what_is_kept_is_taken_by_the_other_side() -> None:
+def test_recorded_history_is_accepted_by_the_manager() -> None:
     recent = Recent()
     wild = guest(0, "\ud800" + "x" * 400)
     values = {"util_ratio": math.inf, "rss_kib": 1e300, "steal_ratio": math.nan}
@@ -118,7 +121,7 @@ def test_what_is_kept_is_taken_by_the_other_side() -> None:
     assert hour.lines[1].contracts == {"tx_bps": 5e9}
 
 
-def test_it_is_read_while_passes_go_on() -> None:
+def test_the_history_can_be_read_during_passes() -> None:
     recent, over, strange = Recent(), threading.Event(), []
 
     def read() -> None:
@@ -168,13 +171,13 @@ def heart(centre: Centre, recent: Recent | None) -> Heartbeat:
     return Heartbeat(NODE, centre, rule_manager, dict, recent)
 
 
-def test_nothing_is_sent_while_nobody_looks(centre: Centre) -> None:
+def test_no_history_is_sent_without_a_viewer(centre: Centre) -> None:
     beat = heart(centre, kept(passes(range(100), 0)))
     beat.poll()
     assert centre.sent == []
 
 
-def test_who_looks_gets_the_hour_and_then_what_comes(centre: Centre) -> None:
+def test_a_viewer_gets_the_last_hour_and_then_new_points(centre: Centre) -> None:
     recent = kept(passes(range(100), 0))
     beat = heart(centre, recent)
     centre.after = -1
@@ -192,7 +195,7 @@ def test_who_looks_gets_the_hour_and_then_what_comes(centre: Centre) -> None:
     assert len(centre.sent) == 2
 
 
-def test_what_could_not_be_sent_is_sent_again(centre: Centre) -> None:
+def test_points_that_could_not_be_sent_are_sent_again(centre: Centre) -> None:
     beat = heart(centre, kept(passes(range(100), 0)))
     centre.after, centre.away = -1, True
     with pytest.raises(Unavailable):
@@ -202,7 +205,7 @@ def test_what_could_not_be_sent_is_sent_again(centre: Centre) -> None:
     assert centre.sent[0].points == 10
 
 
-def test_an_agent_that_measures_nothing_sends_nothing(centre: Centre) -> None:
+def test_an_agent_without_metrics_sends_no_history(centre: Centre) -> None:
     centre.after = -1
     heart(centre, None).poll()
     heart(centre, Recent()).poll()

@@ -65,7 +65,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     made.stop()
 
 
-def test_what_was_recorded_is_what_rules_test_replays(agent: Agent, tmp_path: Path) -> None:
+def test_a_recording_can_be_replayed_by_rule_test(agent: Agent, tmp_path: Path) -> None:
     file, rules = tmp_path / "monday.jsonl", tmp_path / "rules.yaml"
     rules.write_text(RULES)
     words = [*OBEDIENT, *agent.command(str(file))]
@@ -90,7 +90,9 @@ def test_what_was_recorded_is_what_rules_test_replays(agent: Agent, tmp_path: Pa
     assert (change["rule"], change["state"], change["name"]) == ("crowded", "firing", "cmp-7")
 
 
-def test_it_ends_by_itself_and_writes_over_nothing(agent: Agent, tmp_path: Path) -> None:
+def test_a_recording_ends_after_its_duration_and_overwrites_no_file(
+    agent: Agent, tmp_path: Path
+) -> None:
     file = tmp_path / "short.jsonl"
     assert agent.run(str(file), "--for", "3s").returncode == 0
     before = file.read_text()

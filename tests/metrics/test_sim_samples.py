@@ -43,7 +43,7 @@ class Town:
         return metrics.hour(self.simulator.world(), HOST, self.slot + 1 - count, self.slot + 1)
 
     def turn(self) -> Hour:
-        self._part._look()
+        self._part._run()
         return self.store.samples.samples_of(HOST).hour
 
 
@@ -55,7 +55,7 @@ def town(tmp_path: Path) -> Iterator[Town]:
     made.simulator.close()
 
 
-def test_the_past_hour_is_there_at_once_and_says_that_it_is_made_up(town: Town) -> None:
+def test_the_past_hour_is_available_at_once_and_marked_as_simulated(town: Town) -> None:
     hour = town.hour()
     assert (hour.points, hour.end, hour.simulated) == (POINTS, town.slot + 1, True)
     servers = [
@@ -71,13 +71,13 @@ def test_the_past_hour_is_there_at_once_and_says_that_it_is_made_up(town: Town) 
     assert history.plain(history.read(history.plain(hour))) == history.plain(hour)
 
 
-def test_a_world_that_was_made_just_now_has_a_past_too(town: Town) -> None:
+def test_a_new_simulated_world_has_a_history(town: Town) -> None:
     town.clock.advance(-3 * 3600)
     rows = [row for line in town.hour().lines for row in line.values.values()]
-    assert rows and not any(math.isnan(one) for row in rows for one in row)
+    assert rows and not any(math.isnan(point) for row in rows for point in row)
 
 
-def test_each_point_is_the_same_however_often_and_in_what_pieces_it_is_made(town: Town) -> None:
+def test_each_simulated_point_is_reproducible_in_any_chunking(town: Town) -> None:
     whole = town.hour()
     pieces = NOTHING
     for first in range(whole.begin, whole.end, 50):
@@ -86,18 +86,20 @@ def test_each_point_is_the_same_however_often_and_in_what_pieces_it_is_made(town
     assert history.plain(pieces) == history.plain(whole)
 
 
-def test_a_host_does_what_its_servers_do(town: Town) -> None:
+def test_simulated_host_load_follows_its_servers(town: Town) -> None:
     lines = {line.id: line for line in town.hour().lines}
     world = town.simulator.world()
     vcpus = next(host["vcpus"] for host in world["hosts"] if host["name"] == HOST)
     mine = [server for server in world["servers"] if HOST in server["running_on"]]
     for place in (0, 100, 359):
-        cores = sum(lines[one["id"]].values["util_ratio"][place] * one["vcpus"] for one in mine)
+        cores = sum(
+            lines[server["id"]].values["util_ratio"][place] * server["vcpus"] for server in mine
+        )
         busy = lines[HOST].values["cpu_util_ratio"][place]
         assert cores / vcpus <= busy <= cores / vcpus + 0.05
 
 
-def test_somewhere_in_the_demo_world_somebody_is_too_busy(town: Town) -> None:
+def test_a_server_of_the_demo_world_is_too_busy(town: Town) -> None:
     world = town.simulator.world()
     begin, end = town.slot + 1 - POINTS, town.slot + 1
     hours = [metrics.hour(world, host["name"], begin, end) for host in world["hosts"]]
@@ -106,7 +108,7 @@ def test_somewhere_in_the_demo_world_somebody_is_too_busy(town: Town) -> None:
     assert 2 <= len(hot) < len(guests) / 2
 
 
-def test_of_the_dead_nothing_is_known_and_what_comes_back_begins_then(town: Town) -> None:
+def test_a_dead_simulated_host_has_no_points_until_recovery(town: Town) -> None:
     store = town.store.samples
     store.want(HOST)
     before = town.turn()
@@ -122,17 +124,19 @@ def test_of_the_dead_nothing_is_known_and_what_comes_back_begins_then(town: Town
     town.clock.advance(2 * EVERY_S)
     after = town.turn()
     row = after.lines[0].values["load1"]
-    assert [math.isnan(one) for one in row[-20:]] == [False] * 4 + [True] * 13 + [False] * 3
+    assert [math.isnan(point) for point in row[-20:]] == [False] * 4 + [True] * 13 + [False] * 3
 
 
-def test_who_was_made_lately_has_no_past(town: Town) -> None:
+def test_a_new_simulated_server_has_no_history(town: Town) -> None:
     town.simulator.boot("new", "demo", HOST, 1, 512, 1)
     town.clock.advance(3 * EVERY_S)
     (line,) = (line for line in town.hour().lines if line.name == "new")
-    assert [math.isnan(one) for one in line.values["util_ratio"][-6:]] == [True] * 2 + [False] * 4
+    assert [math.isnan(point) for point in line.values["util_ratio"][-6:]] == [True] * 2 + [
+        False
+    ] * 4
 
 
-def test_nothing_is_made_up_while_nobody_looks(town: Town) -> None:
+def test_no_samples_are_simulated_without_a_viewer(town: Town) -> None:
     assert town.turn() == NOTHING
     town.store.samples.want(HOST)
     town.store.samples.want("nobody")
@@ -144,7 +148,7 @@ def test_nothing_is_made_up_while_nobody_looks(town: Town) -> None:
     assert town.turn().end == first.end + 1
 
 
-def test_while_it_runs_numbers_of_a_host_that_is_wanted_come_by_themselves(tmp_path: Path) -> None:
+def test_samples_of_a_viewed_host_arrive_while_the_simulation_runs(tmp_path: Path) -> None:
     clock = SystemClock()
     simulator = Simulator(str(tmp_path / "sim.db"), clock)
     simulator.add_host("cmp-1", zone="az-1", rack="rack-a")

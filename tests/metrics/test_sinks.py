@@ -27,13 +27,12 @@ from holdfast import conf as configuration
 from holdfast.app.agent import build_sinks
 from holdfast.app.daemon import BadSetup
 from holdfast.metrics.fields import Fields, has_changed, is_counter, unit
-from holdfast.metrics.sinks import ceilometer
 from holdfast.metrics.sinks import prometheus as prometheus_sink
-from holdfast.metrics.sinks.ceilometer import Ceilometer
 from holdfast.metrics.sinks.prometheus import MOST, OLD_S, Prometheus, _Handler
-from holdfast.metrics.sinks.udp import MOST as DATAGRAM
 from holdfast.metrics.sinks.udp import (
+    CEILOMETER_FIELDS,
     NAME,
+    Ceilometer,
     Graphite,
     LogLines,
     Names,
@@ -45,6 +44,7 @@ from holdfast.metrics.sinks.udp import (
     packed,
     part,
 )
+from holdfast.metrics.sinks.udp import MOST as DATAGRAM
 from holdfast.metrics.sinks.worker import MOST_ALARMS, Band, Export, Pace, SinkWorker
 from holdfast.model.errors import DriverError, InvalidInput
 from holdfast.ports.metric_plugins import ALARM, Outlet, Sample
@@ -125,18 +125,18 @@ def sample(entity: Entity, field: str, value: float, **more: Any) -> Sample:
 
 @CALM
 @given(HOSTILE)
-def test_any_name_becomes_one_part_of_a_path(name: str) -> None:
+def test_any_name_becomes_a_single_path_component(name: str) -> None:
     made = part(name)
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,97}", made)
 
 
 @CALM
 @given(HOSTILE, HOSTILE)
-def test_two_names_never_become_one(one: str, other: str) -> None:
-    assert (part(one) == part(other)) == (one == other)
+def test_different_names_never_share_a_path(name: str, other: str) -> None:
+    assert (part(name) == part(other)) == (name == other)
 
 
-def test_nobody_can_choose_the_path_of_another() -> None:
+def test_no_guest_name_can_take_the_path_of_another_guest() -> None:
     victim = part("a.b")
     assert victim.startswith("a_b_")
     assert part(victim) != victim
@@ -152,10 +152,10 @@ def test_two_guests_of_any_names_have_paths_of_their_own(one: str, other: str, b
         for place, name in enumerate((one, other))
     }
     assert len(paths) == 2
-    assert all(re.fullmatch(r"holdfast\.cmp-7\.guest\.[\w-]+\.util_ratio", it) for it in paths)
+    assert all(re.fullmatch(r"holdfast\.cmp-7\.guest\.[\w-]+\.util_ratio", path) for path in paths)
 
 
-def test_paths_say_whose_number_it_is() -> None:
+def test_paths_name_the_host_guest_and_field() -> None:
     names = Names("cloud.prod")
     assert names.path(sample(NODE_ENTITY, "load1", 1)) == "cloud.prod.cmp-7.host.load1"
     assert names.path(sample(disk(), "iops", 1)).endswith(f"guest.{UUIDS[0]}.disk.vda.iops")
@@ -179,19 +179,21 @@ def test_datagrams_are_full_but_never_too_large(pieces: list[bytes]) -> None:
     between = b"\xff\x00\xff"
     made = list(packed(pieces, between))
     assert between.join(made) == between.join(pieces)
-    assert all(len(one) <= DATAGRAM for one in made)
-    for one, then in itertools.pairwise(made):
-        assert len(one) + len(between) + 300 > DATAGRAM or len(one + then) > DATAGRAM - 300
+    assert all(len(datagram) <= DATAGRAM for datagram in made)
+    for datagram, then in itertools.pairwise(made):
+        assert (
+            len(datagram) + len(between) + 300 > DATAGRAM or len(datagram + then) > DATAGRAM - 300
+        )
 
 
 def test_many_numbers_go_in_few_datagrams(ear: Ear) -> None:
     sink = lane(statsd(ear))
     give(sink, snapshot([(guest(place), {"util_ratio": 0.5}) for place in range(300)]))
-    heard = ear.heard()
-    lines = [line for one in heard for line in one.decode().split("\n")]
+    datagrams = ear.heard()
+    lines = [line for datagram in datagrams for line in datagram.decode().split("\n")]
     assert len(lines) == 300
-    assert all(len(one) <= 1_400 for one in heard)
-    assert len(heard) <= -(-sum(len(line) + 1 for line in lines) // 1_300)
+    assert all(len(datagram) <= 1_400 for datagram in datagrams)
+    assert len(datagrams) <= -(-sum(len(line) + 1 for line in lines) // 1_300)
     assert f"holdfast.cmp-7.guest.{UUIDS[7]}.util_ratio:0.5|g" in lines
 
 
@@ -209,7 +211,7 @@ def test_addresses_are_understood(text: str, means: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":1", "host:", "host:0", "host:65536", "host:x"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="write HOST:PORT"):
         address(text)
 
@@ -225,7 +227,7 @@ def test_statsd_gets_by_how_much_a_counter_grew(ear: Ear) -> None:
     assert ear.lines() == [f"{path}:500|c", f"{path}:200|c"]
 
 
-def test_a_counter_that_was_begun_anew_is_no_growth(ear: Ear) -> None:
+def test_a_reset_counter_is_no_growth(ear: Ear) -> None:
     sink = lane(statsd(ear), interval_s=1.0)
     for second, value in enumerate((1_000, 10, 25)):
         give(sink, snapshot([(nic(), {"rx_bytes": value})], second))
@@ -266,21 +268,21 @@ def lines_of(
     ear: Ear, sink: SinkWorker, values: Sequence[float], step_s: float = 10.0
 ) -> list[int]:
     """In which of these passes something was sent."""
-    found = []
+    lines = []
     for place, value in enumerate(values):
         give(sink, snapshot([(guest(), {"util_ratio": value})], place * step_s))
         if ear.heard():
-            found.append(place)
-    return found
+            lines.append(place)
+    return lines
 
 
-def test_what_changes_little_is_not_sent(ear: Ear) -> None:
+def test_small_changes_are_not_sent(ear: Ear) -> None:
     sink = lane(statsd(ear), band=Band(0.05, refresh_s=1e9))
     values = [0.50, 0.51, 0.52, 0.524, 0.53, 0.53, 0.50, 0.0, 0.005]
     assert lines_of(ear, sink, values) == [0, 4, 6, 7]
 
 
-def test_slow_drift_is_not_missed_for_it_is_held_against_what_was_sent(ear: Ear) -> None:
+def test_slow_drift_is_sent_because_values_are_compared_with_the_last_sent_value(ear: Ear) -> None:
     sink = lane(statsd(ear), band=Band(0.05, refresh_s=1e9))
     sent = lines_of(ear, sink, [0.5 + 0.002 * place for place in range(60)])
     assert len(sent) >= 4
@@ -300,14 +302,14 @@ def test_every_number_is_sent_anew_within_the_refresh_and_not_all_at_once(ear: E
     assert sum(sent[1:]) <= 200 * 4
 
 
-def test_what_is_stale_or_not_a_number_is_not_sent(ear: Ear) -> None:
+def test_stale_and_nan_values_are_not_sent(ear: Ear) -> None:
     stale = Reading(guest(1), {"util_ratio": 0.5}, stale="suspended")
     odd = {"util_ratio": float("nan"), "steal_ratio": float("inf"), "reset": 1.0}
     give(lane(statsd(ear)), snapshot([stale, (guest(), odd)]))
     assert ear.heard() == []
 
 
-def test_who_is_gone_is_forgotten(ear: Ear) -> None:
+def test_entities_that_are_gone_are_forgotten(ear: Ear) -> None:
     sink = lane(statsd(ear), interval_s=1.0)
     two = [(guest(place), {"util_ratio": 0.5}) for place in (0, 1)]
     give(sink, snapshot(two, 0))
@@ -330,12 +332,12 @@ def test_fields_without_a_kind_are_refused() -> None:
         Fields(["util_ratio"])
 
 
-def test_names_say_what_counts_up_and_in_which_unit() -> None:
+def test_field_names_show_counters_and_units() -> None:
     counters = ["cpu_time_ns", "vcpu3_delay_ns", "rd_times_ns", "tx_drop", "major_fault"]
     assert all(map(is_counter, counters))
     gauges = ["mean_latency_ns", "mem_free_bytes", "balloon_current_kib", "rd_bytes_per_s"]
     assert not any(map(is_counter, gauges))
-    assert [unit(one) for one in ("rd_bytes_per_s", "tx_bps", "load1")] == ["B/s", "bit/s", ""]
+    assert [unit(field) for field in ("rd_bytes_per_s", "tx_bps", "load1")] == ["B/s", "bit/s", ""]
     assert has_changed("rd_bytes", 2.0**52 + 1, 2.0**52, 0.05)
 
 
@@ -362,34 +364,34 @@ class Slow:
         pass
 
 
-def test_a_sink_that_hangs_holds_nobody_up_and_loses_no_alarm() -> None:
+def test_a_hanging_sink_delays_no_pass_and_loses_no_alarm() -> None:
     outlet = Slow()
     export = Export(Fields(["*"]), Band())
     sink = SinkWorker(outlet, export, Pace(interval_s=1.0), SystemClock())
     sink.start()
     for second in range(50):  # who waits for it here waits for ever
-        news = [change("firing", rule=f"r{second}")] if second < 5 else []
-        sink.offer(snapshot([(guest(), {"util_ratio": second % 2})], second), news)
+        changes = [change("firing", rule=f"r{second}")] if second < 5 else []
+        sink.offer(snapshot([(guest(), {"util_ratio": second % 2})], second), changes)
     assert sink.tally.dropped >= 46
     outlet.go.set()
-    eventually(lambda: sum(b"alarm" in one for one in outlet.sent) == 5)
+    eventually(lambda: sum(b"alarm" in datagram for datagram in outlet.sent) == 5)
     eventually(lambda: outlet.sent[-1:] == [b"util_ratio 1 "])
     sink.close()
 
 
-def test_a_dead_address_is_said_once_and_all_is_sent_when_it_lives(
+def test_an_unreachable_receiver_is_logged_once_and_gets_all_values_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     port = free_port()  # that nobody else takes meanwhile
     sink = lane(Statsd("127.0.0.1", port, Names()), interval_s=10.0)
     guests = [(guest(place), {"util_ratio": 0.5}) for place in range(100)]
-    news = [change("firing")]
+    changes = [change("firing")]
     for second in range(0, 300, 10):
-        give(sink, snapshot(guests, second), news if second == 0 else [])
+        give(sink, snapshot(guests, second), changes if second == 0 else [])
         time.sleep(0.002)  # the kernel tells us that nobody listens
-    said = [our.getMessage() for our in ours(caplog)]
-    assert len(said) == 1
-    assert "no program listens there" in said[0]
+    messages = [our.getMessage() for our in ours(caplog)]
+    assert len(messages) == 1
+    assert "no program listens there" in messages[0]
     assert sink.tally.failed > 10
     back = Ear(port)
     try:
@@ -403,7 +405,7 @@ def test_a_dead_address_is_said_once_and_all_is_sent_when_it_lives(
     assert any(line.endswith("alarm.hot:1|g") for line in lines)
 
 
-def test_a_sink_that_failed_says_when_it_is_well(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_sink_logs_its_recovery(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     port = free_port()
     sink = lane(Statsd("127.0.0.1", port, Names()), interval_s=10.0, band=Band(0.0))
@@ -436,11 +438,11 @@ class Choking:
     def close(self) -> None: ...
 
 
-def test_a_datagram_that_did_not_leave_goes_with_the_next_and_the_others_are_not_sent_twice(
+def test_a_failed_datagram_is_retried_with_the_next_send_without_repeating_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     udp, way = Udp("statsd", "127.0.0.1", 1), Choking(b"2")
-    monkeypatch.setattr(udp, "_way", lambda now: way)
+    monkeypatch.setattr(udp, "_connection", lambda now: way)
     udp.send([b"1", b"2", b"3"], 0.0)
     way.full = {b"4"}
     udp.send([b"4", b"5"], 1.0)
@@ -453,7 +455,7 @@ def test_a_datagram_that_did_not_leave_goes_with_the_next_and_the_others_are_not
     assert way.left[4:] == [b"4", b"6"]
 
 
-def test_what_was_refused_is_known_at_once_on_this_machine_and_nothing_arrives_twice() -> None:
+def test_a_local_refusal_is_noticed_at_once_and_no_datagram_arrives_twice() -> None:
     port = free_port()
     udp = Udp("statsd", "127.0.0.1", port)
     with pytest.raises(DriverError, match="no program listens there"):
@@ -467,7 +469,7 @@ def test_what_was_refused_is_known_at_once_on_this_machine_and_nothing_arrives_t
         udp.close()
 
 
-def test_a_name_that_nobody_knows_is_an_error_that_says_it() -> None:
+def test_an_unresolvable_host_name_is_an_error_that_names_the_host() -> None:
     with pytest.raises(DriverError, match=r"statsd: no\.such\.host\.invalid:1: "):
         Udp("statsd", "no.such.host.invalid", 1).send([b"x"], 0.0)
 
@@ -475,12 +477,12 @@ def test_a_name_that_nobody_knows_is_an_error_that_says_it() -> None:
 # alarms
 
 
-def test_alarms_are_sent_at_once_and_again_while_they_last(ear: Ear) -> None:
+def test_alarms_are_sent_at_once_and_refreshed_while_raised(ear: Ear) -> None:
     sink = lane(statsd(ear), "host.none", interval_s=10.0, refresh_s=300.0)
     heard: dict[int, list[str]] = {}
     for second in range(700):
-        news = {3: [change("firing")], 650: [change("ok", "firing")]}.get(second, [])
-        give(sink, snapshot([(guest(), {})], second), news)
+        changes = {3: [change("firing")], 650: [change("ok", "firing")]}.get(second, [])
+        give(sink, snapshot([(guest(), {})], second), changes)
         if lines := ear.lines():
             heard[second] = lines
     path = f"holdfast.cmp-7.guest.{UUIDS[0]}.alarm.hot"
@@ -488,13 +490,13 @@ def test_alarms_are_sent_at_once_and_again_while_they_last(ear: Ear) -> None:
                      650: [f"{path}:0|g"]}  # fmt: skip
 
 
-def test_what_only_waits_to_become_an_alarm_is_not_sent(ear: Ear) -> None:
+def test_a_pending_alarm_is_not_sent(ear: Ear) -> None:
     sink = lane(statsd(ear), "host.none")
     give(sink, snapshot([]), [change("pending"), change("ok", "pending", "cold")])
     assert ear.heard() == []
 
 
-def test_one_that_was_not_known_and_waits_to_become_an_alarm_is_over_when_it_is(ear: Ear) -> None:
+def test_an_alarm_from_no_data_to_pending_is_cleared_when_ok(ear: Ear) -> None:
     sink = lane(statsd(ear), "host.none")
     story = ("firing", "no_data", "pending", "ok", "pending", "ok")
     for second, (before, after) in enumerate(zip(("ok", *story), story, strict=False)):
@@ -508,16 +510,16 @@ def test_a_storm_of_alarms_is_bounded_and_the_last_state_of_each_arrives(ear: Ea
     state: dict[str, str] = {}
     total = 0
     for second in range(600):
-        news = []
+        changes = []
         if second < 60:  # every guest, up and down, every second
             after, before = (("firing", "ok"), ("ok", "firing"))[second % 2]
-            news = [change(after, before, number=place) for place in range(500)]
-        give(sink, snapshot([(guest(), {})], second), news)
-        heard = ear.heard()
-        total += sum(map(len, heard))
-        assert sum(map(len, heard)) <= 1_400
+            changes = [change(after, before, number=place) for place in range(500)]
+        give(sink, snapshot([(guest(), {})], second), changes)
+        datagrams = ear.heard()
+        total += sum(map(len, datagrams))
+        assert sum(map(len, datagrams)) <= 1_400
         assert total <= 1_000 * (second + 1) + 1_400
-        for line in b"\n".join(heard).decode().splitlines():
+        for line in b"\n".join(datagrams).decode().splitlines():
             path, _, value = line.partition(":")
             state[path] = value
     assert set(state.values()) == {"0|g"}
@@ -533,14 +535,14 @@ def test_an_alarm_larger_than_the_budget_of_a_moment_goes_all_the_same(ear: Ear)
     long = "r" * 3_000
     arrived = []
     for second in range(10):
-        news = [change("firing", rule=long), change("firing")] if second == 0 else []
-        give(sink, snapshot([], second), news)
+        changes = [change("firing", rule=long), change("firing")] if second == 0 else []
+        give(sink, snapshot([], second), changes)
         arrived.append(len(outlet.sent))
     assert arrived[0] == 1
     assert arrived.index(2) == 2  # what it took too much is waited for
 
 
-def test_the_end_of_an_alarm_that_was_said_is_not_lost_in_a_storm(ear: Ear) -> None:
+def test_the_end_of_a_sent_alarm_is_not_lost_in_a_storm(ear: Ear) -> None:
     sink = lane(Statsd("127.0.0.1", ear.port, Names()), refresh_s=10.0, alarm_bytes_per_s=1e6)
     give(sink, snapshot([], 0), [change("firing", rule="first")])
     assert ear.lines()
@@ -557,7 +559,7 @@ def test_the_end_of_an_alarm_that_was_said_is_not_lost_in_a_storm(ear: Ear) -> N
     assert [line.rpartition(":")[2] for line in first] == ["0|g"]
 
 
-def test_what_is_over_is_not_said_again_while_the_word_of_that_is_on_its_way() -> None:
+def test_a_cleared_alarm_is_not_refreshed_while_its_end_is_queued() -> None:
     outlet = Slow()
     outlet.go.set()
     sink = lane(outlet, interval_s=1.0, refresh_s=10.0)
@@ -587,16 +589,18 @@ def busy(second: int, count: int) -> Snapshot:
     def wild(place: int) -> float:
         return ((second * 7919 + place * 104_729) % 1_000) / 1_000
 
-    found: list[tuple[Entity, Mapping[str, float]]] = []
+    readings: list[tuple[Entity, Mapping[str, float]]] = []
     for place in range(count):
-        one = wild(place)
-        found.append((guest(place), {"util_ratio": one, "steal_ratio": one, "used_ratio": 1 - one}))
-        found.append((disk(place), {"iops": one * 1e4, "rd_bytes_per_s": one * 1e9}))
-        found.append((nic(place), {"rx_bps": one * 1e10, "tx_bps": one * 1e9}))
-    return snapshot(found, second)
+        entity = wild(place)
+        readings.append(
+            (guest(place), {"util_ratio": entity, "steal_ratio": entity, "used_ratio": 1 - entity})
+        )
+        readings.append((disk(place), {"iops": entity * 1e4, "rd_bytes_per_s": entity * 1e9}))
+        readings.append((nic(place), {"rx_bps": entity * 1e10, "tx_bps": entity * 1e9}))
+    return snapshot(readings, second)
 
 
-def test_the_busiest_host_sends_no_more_than_it_may(ear: Ear) -> None:
+def test_the_busiest_host_stays_within_the_byte_budget(ear: Ear) -> None:
     sink = lane(statsd(ear), interval_s=1.0, bytes_per_s=1_000.0, guest_bytes_per_s=10.0)
     per_s, total = 1_000.0 + 10.0 * 20, 0
     for second in range(240):
@@ -607,7 +611,7 @@ def test_the_busiest_host_sends_no_more_than_it_may(ear: Ear) -> None:
     assert sink.tally.held_back > 0
 
 
-def test_under_a_budget_everybody_has_a_turn(ear: Ear) -> None:
+def test_under_a_byte_budget_each_value_is_sent_in_turn(ear: Ear) -> None:
     sink = lane(statsd(ear), interval_s=1.0, bytes_per_s=500.0, guest_bytes_per_s=0.0)
     for second in range(120):
         give(sink, busy(second, 20))
@@ -634,32 +638,32 @@ def test_an_hour_in_which_nothing_happens_costs_the_refreshes_only(ear: Ear) -> 
     assert total == pytest.approx(20 * 13, abs=20)
 
 
-def test_a_secret_or_address_that_cannot_be_is_said_at_the_start() -> None:
+def test_an_invalid_secret_or_address_is_reported_at_the_start() -> None:
     conf = configuration.load([], [])
     conf.set_override("statsd", "nowhere:at-all", group="metric_sinks")
     with pytest.raises(BadSetup, match=r"\[metric_sinks\].*write HOST:PORT"):
         build_sinks(conf.metric_sinks, SimClock())
 
 
-def test_every_sink_that_is_asked_for_is_there(ear: Ear) -> None:
+def test_every_configured_sink_is_created(ear: Ear) -> None:
     conf = configuration.load([], [])
     for name in ("statsd", "graphite", "ceilometer"):
         conf.set_override(name, f"127.0.0.1:{ear.port}", group="metric_sinks")
     conf.set_override("prometheus", f"127.0.0.1:{free_port()}", group="metric_sinks")
     conf.set_override("log", True, group="metric_sinks")
-    found = build_sinks(conf.metric_sinks, SystemClock())
+    sinks = build_sinks(conf.metric_sinks, SystemClock())
     try:
-        assert [one.name for one in found] == [
+        assert [sink.name for sink in sinks] == [
             "statsd", "graphite", "ceilometer", "log", "prometheus",
         ]  # fmt: skip
         shot = snapshot([(guest(), {"util_ratio": 0.5, "cpu_time_ns": 7})])
-        for one in found:
-            one.offer(shot, ())
-        heard: list[bytes] = []
-        eventually(lambda: len(heard.__iadd__(ear.heard())) >= 3)
+        for sink in sinks:
+            sink.offer(shot, ())
+        datagrams: list[bytes] = []
+        eventually(lambda: len(datagrams.__iadd__(ear.heard())) >= 3)
     finally:
-        for one in found:
-            one.close()
+        for sink in sinks:
+            sink.close()
 
 
 # Ceilometer
@@ -667,14 +671,14 @@ def test_every_sink_that_is_asked_for_is_there(ear: Ear) -> None:
 
 def sorted_pairs(message: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The check of a receiver, written once more: flat names, sorted on each level."""
-    found: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, Any]] = []
     for key in sorted(message):
         value = message[key]
         if isinstance(value, dict):
-            found += [(f"{key}:{below}", deep) for below, deep in sorted_pairs(value)]
+            pairs += [(f"{key}:{below}", deep) for below, deep in sorted_pairs(value)]
         else:
-            found.append((key, value))
-    return found
+            pairs.append((key, value))
+    return pairs
 
 
 def is_genuine(message: Mapping[str, Any], secret: str) -> bool:
@@ -687,9 +691,7 @@ def is_genuine(message: Mapping[str, Any], secret: str) -> bool:
 
 @CALM
 @given(HOSTILE, st.floats(allow_nan=False, allow_infinity=False))
-def test_ceilometer_can_verify_what_it_gets_whatever_a_guest_is_called(
-    name: str, value: float
-) -> None:
+def test_ceilometer_verifies_the_signature_for_any_guest_name(name: str, value: float) -> None:
     outlet = Ceilometer("127.0.0.1", 4952, SECRET)
     for field in ("rss_kib", "util_ratio", "cpu_time_ns"):
         sent = outlet.encode(sample(guest(0, name), field, value))
@@ -700,8 +702,8 @@ def test_ceilometer_can_verify_what_it_gets_whatever_a_guest_is_called(
         assert not is_genuine(message, "another")
 
 
-def test_ceilometer_gets_its_own_meters(ear: Ear) -> None:
-    sink = lane(Ceilometer("127.0.0.1", ear.port, ""), *ceilometer.FIELDS)
+def test_ceilometer_gets_ceilometer_meter_names(ear: Ear) -> None:
+    sink = lane(Ceilometer("127.0.0.1", ear.port, ""), *CEILOMETER_FIELDS)
     give(
         sink,
         snapshot([
@@ -710,10 +712,15 @@ def test_ceilometer_gets_its_own_meters(ear: Ear) -> None:
             (nic(), {"tx_pkts": 12}),
         ]),
     )  # fmt: skip
-    found = {one["counter_name"]: one for one in map(msgpack.unpackb, ear.heard())}
+    messages = {message["counter_name"]: message for message in map(msgpack.unpackb, ear.heard())}
     shown = {
-        name: (one["counter_type"], one["counter_volume"], one["counter_unit"], one["resource_id"])
-        for name, one in found.items()
+        name: (
+            message["counter_type"],
+            message["counter_volume"],
+            message["counter_unit"],
+            message["resource_id"],
+        )
+        for name, message in messages.items()
     }
     assert shown == {
         "cpu": ("cumulative", 81_000_000, "ns", UUIDS[0]),
@@ -721,19 +728,19 @@ def test_ceilometer_gets_its_own_meters(ear: Ear) -> None:
         "disk.device.read.bytes": ("cumulative", 4_096, "B", f"{UUIDS[0]}-vda"),
         "network.outgoing.packets": ("cumulative", 12, "packet", f"web0-{UUIDS[0]}-tap0"),
     }
-    assert found["cpu"].keys() == {
+    assert messages["cpu"].keys() == {
         *("source", "counter_name", "counter_type", "counter_unit", "counter_volume", "user_id"),
         *("user_name", "project_id", "project_name", "resource_id", "timestamp"),
         *("resource_metadata", "message_id", "monotonic_time", "message_signature"),
     }
-    assert found["cpu"]["message_signature"] == ""
-    assert found["cpu"]["project_id"] == "p-1"
+    assert messages["cpu"]["message_signature"] == ""
+    assert messages["cpu"]["project_id"] == "p-1"
 
 
-def test_a_sample_of_ceilometer_has_one_id_however_often_it_comes() -> None:
+def test_a_ceilometer_sample_keeps_its_message_id_when_sent_again() -> None:
     outlet = Ceilometer("127.0.0.1", 1, SECRET)
-    one = sample(guest(), "cpu_time_ns", 1)
-    assert outlet.encode(one) == outlet.encode(one)
+    first = sample(guest(), "cpu_time_ns", 1)
+    assert outlet.encode(first) == outlet.encode(first)
     ids = {msgpack.unpackb(outlet.encode(sample(guest(n), f, 1)))["message_id"]
            for n in range(5) for f in ("cpu_time_ns", "rss_kib")}  # fmt: skip
     assert len(ids) == 10
@@ -760,10 +767,14 @@ NICS = {"rx_bytes": 1.0, "rx_pkts": 1.0, "rx_errs": 1.0, "rx_drop": 1.0, "rx_bps
 
 
 def everything(*names: str) -> Snapshot:
-    found: list[tuple[Entity, Mapping[str, float]]] = [(NODE_ENTITY, EVERYTHING[HOST])]
+    readings: list[tuple[Entity, Mapping[str, float]]] = [(NODE_ENTITY, EVERYTHING[HOST])]
     for place, name in enumerate(names):
-        found += [(guest(place, name), EVERYTHING[GUEST]), (disk(place), DISKS), (nic(place), NICS)]
-    return snapshot(found)
+        readings += [
+            (guest(place, name), EVERYTHING[GUEST]),
+            (disk(place), DISKS),
+            (nic(place), NICS),
+        ]
+    return snapshot(readings)
 
 
 def test_promtool_has_nothing_to_say_about_our_page(promtool: str) -> None:
@@ -787,16 +798,16 @@ def test_promtool_would_have_something_to_say(promtool: str) -> None:
 
 @CALM
 @given(st.lists(HOSTILE, min_size=1, max_size=4))
-def test_labels_come_back_as_they_were(names: list[str]) -> None:
+def test_escaped_labels_parse_back_unchanged(names: list[str]) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
     text = prometheus_sink.page(everything(*names), Fields(["guest.util_ratio"]))
     (family,) = text_string_to_metric_families(text)
-    shown = [one.labels["name"].encode("utf-8", "replace") for one in family.samples]
+    shown = [exposed.labels["name"].encode("utf-8", "replace") for exposed in family.samples]
     assert shown == [name.encode("utf-8", "replace") for name in names]
 
 
-def test_units_are_those_of_prometheus() -> None:
+def test_prometheus_units_are_used() -> None:
     text = prometheus_sink.page(everything("a"), Fields(["*"]))
     assert re.search(r'holdfast_guest_vcpu_time_seconds_total{.*,vcpu="1"} 0.041\n', text)
     assert re.search(r"holdfast_guest_rss_bytes{.*} 4194304.0\n", text)
@@ -840,7 +851,7 @@ def test_a_scrape_gets_the_last_snapshot(prometheus: Prometheus) -> None:
         scrape(prometheus, "/")
 
 
-def test_a_snapshot_that_is_too_old_is_not_shown() -> None:
+def test_an_outdated_snapshot_is_not_served() -> None:
     clock = SimClock()
     sink = Prometheus("127.0.0.1", 0, Fields(["*"]), clock)
     shot = everything("a")
@@ -851,7 +862,7 @@ def test_a_snapshot_that_is_too_old_is_not_shown() -> None:
     assert 'holdfast_snapshot_age_seconds{host="cmp-7"} 61.0' in sink.text()
 
 
-def test_many_who_say_nothing_do_not_stop_a_scrape_for_long(
+def test_a_scrape_works_again_after_silent_clients_disconnect(
     prometheus: Prometheus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_Handler, "timeout", 600.0)  # they are not sent away before we ask
@@ -861,8 +872,8 @@ def test_many_who_say_nothing_do_not_stop_a_scrape_for_long(
         with pytest.raises(OSError):
             scrape(prometheus)
     finally:
-        for one in idle:
-            one.close()
+        for client in idle:
+            client.close()
     assert eventually(lambda: _scraped(prometheus))
 
 
@@ -873,7 +884,7 @@ def _scraped(sink: Prometheus) -> str:
         return ""
 
 
-def test_a_port_that_is_taken_is_said_once_and_tried_again(
+def test_a_port_in_use_is_logged_once_and_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     port = free_port()
@@ -904,7 +915,7 @@ def test_the_log_shows_numbers_and_alarms_and_no_escape(caplog: pytest.LogCaptur
     assert alarm == f"web0 (guest={UUIDS[0]}): alarm hot is raised value=0.97 threshold=0.9"
 
 
-def test_what_sinks_count_can_be_asked(ear: Ear) -> None:
+def test_sink_counters_can_be_queried(ear: Ear) -> None:
     from holdfast.metrics.admin import MetricsCommands
 
     sink = lane(statsd(ear))

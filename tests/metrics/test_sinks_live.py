@@ -60,12 +60,12 @@ def test_a_real_guest_is_seen_by_whoever_looks(host: TapHost, uuid: str, tmp_pat
             undo.callback(part.stop)
         lines: list[str] = []
 
-        def told(what: str) -> bool:
+        def told(metric: str) -> bool:
             lines.extend(ear.lines())
-            return any(re.search(rf"guest\.{uuid}\.{what}:[\d.]+\|g", line) for line in lines)
+            return any(re.search(rf"guest\.{uuid}\.{metric}:[\d.]+\|g", line) for line in lines)
 
-        for what in ("util_ratio", r"disk\.hda\.iops", rf"nic\.{host.taps[3]}\.tx_bps"):
-            eventually(functools.partial(told, what))
+        for metric in ("util_ratio", r"disk\.hda\.iops", rf"nic\.{host.taps[3]}\.tx_bps"):
+            eventually(functools.partial(told, metric))
         with urllib.request.urlopen(
             f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S
         ) as answer:

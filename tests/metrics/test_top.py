@@ -80,19 +80,19 @@ def test_disks_and_interfaces_of_a_guest_are_added_up() -> None:
     assert busy["contract"] == 4.0
 
 
-def test_memory_is_what_the_guest_says_it_uses_if_it_says_so() -> None:
+def test_used_memory_comes_from_the_balloon_driver_if_the_guest_has_one() -> None:
     busy, idle, _ = rows()
     assert (busy["mem"], busy["mem_ratio"]) == (2**31, None)
     assert (idle["mem"], idle["mem_ratio"]) == (2**28, 0.25)
 
 
-def test_of_a_suspended_guest_nothing_is_known_and_it_says_why() -> None:
+def test_a_suspended_guest_has_no_values_and_shows_the_reason() -> None:
     paused = rows()[2]
     assert paused["stale"] == "suspended: paused"
     assert {paused[name] for name in NUMBERS if name != "alarms"} == {None}
 
 
-def test_alarms_are_counted_for_whom_they_are_about() -> None:
+def test_alarms_are_counted_per_guest() -> None:
     alarms = (change("firing"), change("no_data", rule="b"), change("pending", rule="c"))
     said = table(three(), alarms)
     assert [one["alarms"] for one in said["guests"]] == [2, 0, 0]
@@ -100,14 +100,14 @@ def test_alarms_are_counted_for_whom_they_are_about() -> None:
 
 
 @pytest.mark.parametrize("sort", [*NUMBERS, *WORDS])
-def test_whatever_they_are_sorted_by_who_is_not_known_comes_last(sort: str) -> None:
+def test_guests_with_unknown_values_sort_last_by_any_column(sort: str) -> None:
     values = [row[sort] for row in rows(sort)]
     known = [value for value in values if value is not None]
     assert values[: len(known)] == known
     assert known == sorted(known, reverse=sort in NUMBERS)
 
 
-def test_what_cannot_be_sorted_by_is_refused() -> None:
+def test_an_unknown_sort_column_is_refused() -> None:
     with pytest.raises(InvalidInput, match="there are cpu, steal"):
         rows("beauty")
 
@@ -131,7 +131,7 @@ def test_no_name_can_do_anything_to_a_terminal(name: str) -> None:
 
 @CALM
 @given(HOSTILE, st.integers(0, 30))
-def test_what_is_cut_fits_exactly(name: str, columns: int) -> None:
+def test_truncated_text_fits_its_column_exactly(name: str, columns: int) -> None:
     assert width(fit(printable(name), columns)) == columns
 
 
@@ -155,7 +155,7 @@ def test_where_there_is_little_room_columns_are_left_out_from_the_end() -> None:
     assert [one.key for one in layout(guests, 10)[2]] == ["cpu"]
 
 
-def test_lines_show_what_rows_say() -> None:
+def test_lines_show_the_values_of_the_rows() -> None:
     drawn = screen(table(three(), (change("firing"),)), 160)
     assert drawn[0] == "cmp-7: 3 guests, CPU 50.0 %, load 1.25, 8.0Gi of 16.0Gi free, 1 alarm, " \
         "at 12:00:00"  # fmt: skip
@@ -165,7 +165,7 @@ def test_lines_show_what_rows_say() -> None:
     assert drawn[5].endswith("-  suspended: paused")
 
 
-def test_who_does_not_fit_is_counted() -> None:
+def test_guests_that_do_not_fit_the_screen_are_counted() -> None:
     many = snapshot([(guest(place), {"util_ratio": 0.5}) for place in range(50)])
     drawn = screen(table(many, (), limit=40), 80, 13)
     assert len(drawn) == 13
@@ -187,7 +187,7 @@ def test_sizes_are_in_binary_units() -> None:
 # asked of an agent
 
 
-def test_before_the_first_pass_that_is_said() -> None:
+def test_before_the_first_pass_the_command_reports_the_missing_pass() -> None:
     with pytest.raises(Unavailable, match="no pass was made yet"):
         MetricsCommands(lambda: None, SimClock()).snapshot({})
 
@@ -258,7 +258,7 @@ def test_json_has_everything(agent: Agent) -> None:
     assert said["guests"][0]["alarms"] == 1
 
 
-def test_without_an_agent_it_says_what_to_do(agent: Agent) -> None:
+def test_without_an_agent_the_command_names_the_next_action(agent: Agent) -> None:
     agent.stop()
     ran = run(agent, "--once")
     assert ran.returncode != 0
@@ -313,7 +313,7 @@ def on_terminal(
 
 
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
-def test_on_a_terminal_it_is_drawn_over_pass_by_pass_until_it_is_ended(
+def test_on_a_terminal_the_table_is_redrawn_in_each_pass_until_interrupted(
     agent: Agent, ended_by: signal.Signals
 ) -> None:
     with on_terminal(agent) as (process, terminal):
@@ -334,7 +334,7 @@ def test_on_a_terminal_it_is_drawn_over_pass_by_pass_until_it_is_ended(
         assert all(width(line) <= 90 for line in lines)
 
 
-def test_an_agent_that_ends_gives_the_terminal_back_and_is_an_error(agent: Agent) -> None:
+def test_the_end_of_the_agent_restores_the_terminal_and_is_an_error(agent: Agent) -> None:
     with on_terminal(agent) as (process, terminal):
         eventually(lambda: "web0" in terminal.text)
         agent.last = three(7)

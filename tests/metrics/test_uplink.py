@@ -34,8 +34,8 @@ def quiet(seconds: int, guests: int = 5) -> Iterator[Snapshot]:
     for second in range(seconds):
         noise = 0.2 + 0.004 * (second % 3)
         values = {"util_ratio": noise, "used_ratio": 0.5}
-        found = [(guest(place), values) for place in range(guests)]
-        yield snapshot([(NODE_ENTITY, {"load1": 0.5}), *found], second)
+        readings = [(guest(place), values) for place in range(guests)]
+        yield snapshot([(NODE_ENTITY, {"load1": 0.5}), *readings], second)
 
 
 def storm(seconds: int, guests: int) -> Iterator[Snapshot]:
@@ -51,17 +51,17 @@ def rolling(seconds: int, guests: int) -> Iterator[Snapshot]:
     for second in range(seconds):
         first = second // 60 * 60
         hot = range(first, first + 60) if second % 60 < 30 else range(0)
-        found = [(guest(n), {"util_ratio": 0.99 if n in hot else 0.1}) for n in range(guests)]
-        yield snapshot(found, second)
+        readings = [(guest(n), {"util_ratio": 0.99 if n in hot else 0.1}) for n in range(guests)]
+        yield snapshot(readings, second)
 
 
-def test_while_all_is_quiet_a_sign_of_life_is_all_that_leaves(centre: Centre) -> None:
+def test_a_quiet_host_sends_only_heartbeats(centre: Centre) -> None:
     live(centre, RULES, quiet(1_200))
     assert centre.requests == {"PUT agents": 120, "GET hosts": 20}
     assert centre.total < 1_200 * 100
 
 
-def test_while_somebody_looks_the_hour_leaves_once_and_then_what_comes(centre: Centre) -> None:
+def test_while_a_viewer_watches_the_hour_is_sent_once_and_then_new_points(centre: Centre) -> None:
     sent = []
 
     def count(second: int) -> None:
@@ -82,10 +82,10 @@ def test_a_storm_is_bounded(centre: Centre) -> None:
     ear = Ear()
     export = Export(Fields(["host.none"]), Band())
     sink = SinkWorker(Statsd("127.0.0.1", ear.port, Names()), export, Pace(), SimClock())
-    told, sent = [], []
+    notified, sent = [], []
 
     def count(second: int) -> None:
-        told.append(centre.bytes["POST observations"])
+        notified.append(centre.bytes["POST observations"])
         sent.append(sum(map(len, ear.heard())))
 
     live(centre, RULES, storm(300, 120), [sink], count)
@@ -95,14 +95,19 @@ def test_a_storm_is_bounded(centre: Centre) -> None:
     assert 10_000 < sum(sent) <= 300 * 1_000 + 1_400
     # by HTTP fifty are raised at once and cleared once; then those that come and go are damped
     assert 50 < centre.requests["POST observations"] <= 2 * 50 + 60
-    assert told[-1] - told[59] <= 240 * 1_000
+    assert notified[-1] - notified[59] <= 240 * 1_000
 
 
-def test_a_storm_that_moves_on_is_bounded_by_the_fifty_that_are_told(centre: Centre) -> None:
-    told: list[int] = []
+def test_traffic_in_a_moving_storm_is_bounded_by_the_fifty_notified_alarms(centre: Centre) -> None:
+    notified: list[int] = []
     count = centre.bytes
-    live(centre, RULES, rolling(240, 240), after=lambda _: told.append(count["POST observations"]))
-    minutes = [told[end] - told[end - 60] for end in range(119, 240, 60)]
+    live(
+        centre,
+        RULES,
+        rolling(240, 240),
+        after=lambda _: notified.append(count["POST observations"]),
+    )
+    minutes = [notified[end] - notified[end - 60] for end in range(119, 240, 60)]
     # a report is 1.2 kB, and in a minute fifty are raised and fifty cleared: 2 kB/s, and no more
     assert centre.requests["POST observations"] <= 4 * (2 * 50 + 2)
     assert max(minutes) <= 60 * 2_200

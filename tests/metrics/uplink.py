@@ -36,7 +36,7 @@ from tests.simclock import SimClock
 
 NONE = "none"
 #: How often an agent asks what should run on its host, if nobody says otherwise.
-(EXPECTATION_EVERY_S,) = (one.default for one in OPTS if one.name == "expected_interval_s")
+(EXPECTATION_EVERY_S,) = (option.default for option in OPTS if option.name == "expected_interval_s")
 SCHEMAS = {"PUT agents": agents.PUT, "POST observations": observations.SCHEMA}
 
 
@@ -56,21 +56,21 @@ class Centre:
 
             def _take(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                what = f"{self.command} {self.path.split('/')[3]}"
+                route = f"{self.command} {self.path.split('/')[3]}"
                 if self.path.endswith("/samples"):
-                    what = "PUT samples"
+                    route = "PUT samples"
                     centre.hour = merged(centre.hour, read(json.loads(body)))
-                elif what in SCHEMAS:
-                    jsonschema.validate(json.loads(body), SCHEMAS[what])
+                elif route in SCHEMAS:
+                    jsonschema.validate(json.loads(body), SCHEMAS[route])
                 head = len(self.raw_requestline) + len(self.headers.as_bytes())
-                centre.bytes[what] += head + len(body)
-                centre.requests[what] += 1
+                centre.bytes[route] += head + len(body)
+                centre.requests[route] += 1
                 wanted = {"samples": {"after": centre.hour.end - 1}} if centre.looks else {}
                 beat = {"agent": {"rules": {"version": NONE}, **wanted}}
                 now = datetime.now(UTC).isoformat()
                 runs = {"expected": {"host": NODE, "at": now, "servers": []}}
-                said = {"PUT agents": beat, "GET hosts": runs}.get(what, {})
-                answer = json.dumps(said).encode()
+                reply = {"PUT agents": beat, "GET hosts": runs}.get(route, {})
+                answer = json.dumps(reply).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(answer)))
@@ -104,6 +104,7 @@ def about(outbox: Outbox, clock: SimClock) -> Callable[[], dict[str, Any]]:
         _agent=SimpleNamespace(view=lambda: view),
         _started_at=clock.now().isoformat(),
         _groups=["gpu", "rack-12"],
+        _boot={"boot_id": "7c1d", "ran": []},
     )
     return lambda: Alarming._about(agent)
 

@@ -95,7 +95,7 @@ def test_an_expression_names_its_keys() -> None:
     assert both().matches({})
 
 
-def test_an_expression_says_what_it_asks_for_and_what_must_all_be_so() -> None:
+def test_an_expression_has_a_text_and_lists_parts_joined_by_and() -> None:
     tree = ["and", [">=", "$vcpus", 8], ["and", ["not", ["in", "$rack", "a", "b"]]]]
     found = parse(json.dumps(["and", *tree[1:], ["or", ["==", "$a", "1"], ["<", "$b", "2"]]]))
     assert [part.text for part in found.parts] == [
@@ -140,7 +140,7 @@ def test_an_expression_says_what_it_asks_for_and_what_must_all_be_so() -> None:
         "[" * 10_000,
     ],
 )
-def test_what_is_malformed_is_refused_with_the_field_and_a_hint(text: str) -> None:
+def test_a_malformed_expression_is_refused_with_the_field_and_a_hint(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"Malformed requirements .* in hypervisor_properties"):
         parse(text, "hypervisor_properties")
 

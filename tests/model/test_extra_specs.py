@@ -59,7 +59,7 @@ def test_every_operator_of_nova(text: str, yes: list[str], no: list[str]) -> Non
         ("x" * (MAX_SPEC + 1), "longer than"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_the_key_and_a_hint(text: str, hint: str) -> None:
+def test_a_senseless_capability_is_refused_with_the_key_and_a_hint(text: str, hint: str) -> None:
     with pytest.raises(InvalidInput, match=rf"^capabilities: gpu: .*{hint}"):
         parse_spec(text, "capabilities: gpu")
 
@@ -126,7 +126,7 @@ def test_a_request_comes_as_an_object_or_as_its_json() -> None:
         {"a": []},
     ],
 )
-def test_what_is_no_request_is_malformed(given_: object) -> None:
+def test_a_request_without_an_object_is_malformed(given_: object) -> None:
     with pytest.raises(InvalidInput, match="Malformed parameter capabilities"):
         list(read(given_))
 
@@ -143,7 +143,7 @@ def test_what_is_no_request_is_malformed(given_: object) -> None:
         "[" * 60_000,
     ],
 )
-def test_what_is_too_much_or_cannot_be_kept_is_refused(given_: object) -> None:
+def test_too_many_or_unstorable_capabilities_are_refused(given_: object) -> None:
     with pytest.raises(InvalidInput, match="capabilities"):
         list(read(given_))
 

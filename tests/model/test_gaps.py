@@ -84,30 +84,33 @@ def ids(hosts: Sequence[Host]) -> list[int]:
 def test_few_hosts_and_many_are_told_the_same(
     lines: list[Line], window: tuple[float, float]
 ) -> None:
-    stock = CapacitySnapshot({n: host(n) for n in range(len(lines))}, dict(enumerate(lines)))
-    hosts = list(stock.hosts.values())
-    few = [ids(stock.free(hosts, *window)), ids(stock.first_back(hosts, *window, 2))]
+    snapshot = CapacitySnapshot({n: host(n) for n in range(len(lines))}, dict(enumerate(lines)))
+    hosts = list(snapshot.hosts.values())
+    few = [ids(snapshot.free(hosts, *window)), ids(snapshot.first_back(hosts, *window, 2))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("holdfast.model.capacity.FEW", 1)
-        stock.lay_out()
-        assert [ids(stock.free(hosts, *window)), ids(stock.first_back(hosts, *window, 2))] == few
+        snapshot.lay_out()
+        assert [
+            ids(snapshot.free(hosts, *window)),
+            ids(snapshot.first_back(hosts, *window, 2)),
+        ] == few
 
 
 def test_when_many_lines_are_new_all_are_laid_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.model.capacity.FEW", 1)
     monkeypatch.setattr("holdfast.model.capacity.MANY", 1)
     lines = {number: Line([Hold(0.0, 10.0)]) for number in (1, 2, 3)}
-    stock = CapacitySnapshot({number: host(number) for number in (1, 2, 3, 4)}, lines)
-    hosts = list(stock.hosts.values())
-    assert ids(stock.free(hosts, 5.0, 6.0)) == [4]
-    assert ids(stock.first_back(hosts, 5.0, 6.0, 9)) == [1, 2, 3]
-    (kept,) = stock._flat
+    snapshot = CapacitySnapshot({number: host(number) for number in (1, 2, 3, 4)}, lines)
+    hosts = list(snapshot.hosts.values())
+    assert ids(snapshot.free(hosts, 5.0, 6.0)) == [4]
+    assert ids(snapshot.first_back(hosts, 5.0, 6.0, 9)) == [1, 2, 3]
+    (kept,) = snapshot._flat
     lines[1] = Line([Hold(0.0, 20.0)])
-    assert ids(stock.first_back(hosts[:3], 5.0, 6.0, 9)) == [2, 3, 1]
-    assert stock._flat == [kept]
+    assert ids(snapshot.first_back(hosts[:3], 5.0, 6.0, 9)) == [2, 3, 1]
+    assert snapshot._flat == [kept]
     lines[2] = Line([Hold(0.0, 30.0)])
-    renewed = stock.renewed({**stock.hosts, 5: host(5)})
+    renewed = snapshot.renewed({**snapshot.hosts, 5: host(5)})
     assert ids(renewed.first_back(hosts[:3], 5.0, 6.0, 2)) == [3, 1]
-    assert stock._flat != [kept]
-    assert renewed.revision == stock.revision + 1
-    assert set(stock._flat[0].places) == set(lines.values())
+    assert snapshot._flat != [kept]
+    assert renewed.revision == snapshot.revision + 1
+    assert set(snapshot._flat[0].places) == set(lines.values())

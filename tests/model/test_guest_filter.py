@@ -64,7 +64,7 @@ def problems(text: str | bytes) -> list[str]:
         (Symptom("agent", "disconnected"), {}, "ignore"),
     ],
 )
-def test_the_default_set_recovers_what_is_lost_and_leaves_alone_what_is_ordinary(
+def test_the_default_rules_recover_lost_guests_and_ignore_ordinary_events(
     sign: Symptom, about: dict[str, str], wanted: str
 ) -> None:
     assert do(default(), sign, **about) == wanted
@@ -109,7 +109,7 @@ def test_a_rate_is_counted_and_forgotten() -> None:
     assert all(len(times) <= 3 for times in tally.values())
 
 
-def test_what_is_looked_at_again_is_not_counted_twice() -> None:
+def test_an_event_evaluated_again_is_not_counted_twice() -> None:
     filters = parse("rules: [{event: panic, rate: 2 in 1m, do: ignore}]", "f.yaml")
     sign = Symptom("panic", "panicked")
     _, tally = filters.judge(sign, {}, {}, 0.0)
@@ -166,7 +166,7 @@ def test_what_is_looked_at_again_is_not_counted_twice() -> None:
         ("rules: [{event: panic, do: report}]\notherwise: sleep", ["line 2: 'sleep' is no end"]),
     ],
 )
-def test_each_problem_is_named_with_its_line_and_what_to_write(text: str, said: list[str]) -> None:
+def test_each_problem_is_named_with_line_and_correction(text: str, said: list[str]) -> None:
     found = problems(text)
     assert len(found) == len(said)
     for one, wanted in zip(found, said, strict=True):
@@ -178,7 +178,7 @@ def test_all_problems_are_named_at_once() -> None:
     assert [one.split(":")[0] for one in found] == ["line 2", "line 3", "line 4"]
 
 
-def test_what_lasts_may_have_a_grace_time_and_so_may_what_the_module_shows() -> None:
+def test_lasting_conditions_and_module_events_may_have_a_grace_time() -> None:
     text = textwrap.dedent((guest_filters.__doc__ or "").split("\n\n")[1])
     after = [rule.after_s for rule in parse(text, "f.yaml").rules if rule.source == "f.yaml"]
     assert after == [0.0, 0.0, 90.0, 90.0]
@@ -191,13 +191,13 @@ def test_a_rule_with_a_rate_hides_no_later_one() -> None:
     )
 
 
-def test_what_the_defaults_are_written_in_is_what_they_are() -> None:
+def test_the_default_rules_equal_the_written_default_file() -> None:
     assert parse(DEFAULT_TEXT, "defaults") == default()
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200) | st.text(max_size=200))
-def test_nothing_in_a_file_makes_it_fail_otherwise(data: bytes | str) -> None:
+def test_any_filter_file_is_read_or_refused_with_problems(data: bytes | str) -> None:
     try:
         parse(data, "f.yaml")
     except BadFilter as bad:
@@ -228,7 +228,7 @@ def test_a_file_is_either_refused_or_means_its_first_line_that_fits(
     assert do(filters, sign, ha=ha) == wanted
 
 
-def test_the_manual_names_what_lasts() -> None:
+def test_the_manual_names_all_lasting_conditions() -> None:
     text = (Path(__file__).parents[2] / "docs/concepts/guests.md").read_text()
     said = next(one for one in text.split("\n\n") if one.startswith("What goes on, and may"))
     for event, detail in LASTING:

@@ -87,7 +87,7 @@ def problems(text: str | bytes, networks: Sequence[str] = NETWORKS) -> list[str]
 
 
 @pytest.mark.parametrize("module", [matrix, matrix_file, documents])
-def test_what_the_documentation_shows_is_so(module: Any) -> None:
+def test_the_matrix_examples_of_the_documentation_hold(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
 
 
@@ -139,7 +139,7 @@ def test_without_storage_among_several_there_is_no_default() -> None:
         ({"manage": UP, "tenant": UP, "storage": UP, "other": DOWN}, NONE),
     ],
 )
-def test_what_is_unknown_may_be_anything(seen: dict[str, str], action: str) -> None:
+def test_an_unknown_network_may_have_any_state(seen: dict[str, str], action: str) -> None:
     answer = default(NETWORKS).answer(seen)
     assert answer.action == action
     if action == UNDECIDED:
@@ -213,7 +213,7 @@ def test_a_host_that_is_up_everywhere_is_left_alone_whatever_the_rules_say() -> 
     assert Matrix(("a",), (), "none").answer({"a": DOWN}).sentence == "no rule for a down -> none"
 
 
-def test_matrices_agree_by_what_they_say_not_by_how_they_are_written() -> None:
+def test_matrices_agree_by_meaning_not_by_notation() -> None:
     turned = parse("networks: [storage, tenant, manage]\n" + OURS.split("\n", 2)[2], NETWORKS)
     assert parse(MASAKARI, NETWORKS).agrees(default(NETWORKS))
     assert default(NETWORKS).agrees(parse(MASAKARI, NETWORKS))
@@ -300,7 +300,7 @@ def test_lengths_of_time(written: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("written", ["3x", "-1s", "nan", "inf", "1e3", "''", "1:30", "[3s]", "٣s"])
-def test_what_is_no_length_of_time_is_named(written: str) -> None:
+def test_an_invalid_duration_is_named(written: str) -> None:
     text = f"for: {written}\nrules:\n- {{when: {{a: down}}, do: alert, for: {written}}}\n"
     first, second = problems(text, ["a"])
     assert first.startswith("line 1: ") and second.startswith("line 3: ")
@@ -440,7 +440,7 @@ def test_that_well_hosts_are_left_alone_need_not_be_said() -> None:
     assert ha_matrix.warning == default(NETWORKS).warning == ""
 
 
-def test_what_our_rules_leave_out_is_none_too() -> None:
+def test_a_health_without_a_rule_has_the_action_none() -> None:
     rule = "rules: [{when: {storage: down}, do: recovery}]"
     assert parse(rule, NETWORKS).agrees(default(NETWORKS))
     assert "[up, down, up], [down, up, up], [down, down, up]" in parse(rule, NETWORKS).warning
@@ -492,7 +492,7 @@ def test_a_row_of_the_wrong_length_is_one_problem_not_many() -> None:
         ("ä" * 40_000, "it is larger than the 65536 bytes that are taken"),
     ],
 )
-def test_what_is_no_matrix_at_all_is_said(text: str | bytes, said: str) -> None:
+def test_a_document_of_another_kind_is_refused_with_a_reason(text: str | bytes, said: str) -> None:
     (found,) = problems(text)
     assert found.startswith(said)
 
@@ -577,7 +577,7 @@ def test_networks_that_cannot_be_are_refused_before_the_file_is_read() -> None:
         {"rules": [{"health": ["up"] * 3, "action": "none", "for_s": 3, "line": None}]},
     ],
 )
-def test_what_came_over_the_wire_and_is_no_matrix_is_refused(change: dict[str, Any]) -> None:
+def test_an_invalid_matrix_from_the_wire_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidMatrix):
         from_plain(default(NETWORKS).to_plain() | change)
 
@@ -759,7 +759,7 @@ def test_whatever_stands_in_a_file_it_is_a_matrix_or_bad(text: str | bytes) -> N
     st.sampled_from(["rules", "matrix", "sequence", "networks", "for", "otherwise"]),
 )
 @settings(max_examples=250, deadline=None)
-def test_whatever_the_shape_it_is_a_matrix_or_bad(tree: Any, key: str) -> None:
+def test_any_data_is_a_matrix_or_is_refused(tree: Any, key: str) -> None:
     for whole in (tree, {key: tree}, {"rules": [tree], key: tree}, {"matrix": [tree], key: tree}):
         try:
             parse(json.dumps(whole), NETWORKS)

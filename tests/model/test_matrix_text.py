@@ -34,7 +34,7 @@ def test_whatever_a_matrix_says_can_be_read_again(ha_matrix: Matrix) -> None:
     assert matrix.parse(written(ha_matrix), ha_matrix.networks).agrees(ha_matrix)
 
 
-def test_a_file_of_masakari_becomes_one_of_ours() -> None:
+def test_a_masakari_matrix_is_converted_to_the_holdfast_format() -> None:
     ha_matrix = matrix.parse(MASAKARI, ("manage", "storage"))
     assert written(ha_matrix).splitlines() == [
         "networks: [manage, storage]",

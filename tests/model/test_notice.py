@@ -100,7 +100,7 @@ SAMPLES = {
 }
 
 
-def test_a_service_that_was_disabled_is_heard_with_its_reason() -> None:
+def test_a_disabled_service_is_parsed_with_the_reason() -> None:
     notice = parse(sealed(message("service.update", SAMPLES["service.update"])))
     assert notice == ServiceNotice(
         event_type="service.update",
@@ -151,7 +151,7 @@ def test_a_failed_action_says_why() -> None:
     assert notice.says().endswith("BuildAbortException: no disk here")
 
 
-def test_an_update_says_what_was_before() -> None:
+def test_an_update_notification_names_the_previous_state() -> None:
     states = {
         "old_state": "building",
         "state": "active",
@@ -164,7 +164,7 @@ def test_an_update_says_what_was_before() -> None:
     assert notice.change == Change("building", "active", "spawning", None)
 
 
-def test_a_pool_that_got_a_host_is_heard_with_its_hosts() -> None:
+def test_an_aggregate_with_a_new_host_is_parsed_with_all_hosts() -> None:
     notice = parse(sealed(message("aggregate.add_host.end", SAMPLES["aggregate.add_host.end"])))
     assert isinstance(notice, AggregateNotice)
     assert (notice.aggregate_id, notice.name, notice.hosts) == (1, "freepool", ("cmp4",))
@@ -178,7 +178,7 @@ def test_an_aggregate_that_has_no_id_yet_is_heard() -> None:
     assert (notice.aggregate_id, notice.hosts) == (None, None)
 
 
-def test_what_has_no_class_comes_with_its_payload() -> None:
+def test_a_notification_without_a_class_carries_the_payload() -> None:
     data = {"exception": "Boom", "exception_message": "no", "module_name": "nova.compute.manager"}
     payload = nova("ExceptionPayload", "7.3", data)
     notice = parse(sealed(message("compute.exception", payload, priority="ERROR")))
@@ -211,7 +211,7 @@ def test_an_unknown_major_version_is_refused_with_a_sentence(event_type: str) ->
         parse(message(event_type, payload))
 
 
-def test_an_unversioned_message_says_what_to_set() -> None:
+def test_the_error_for_an_unversioned_message_names_the_nova_option() -> None:
     with pytest.raises(NotUnderstood, match="notification_format = versioned"):
         parse(message("compute.instance.update", {"instance_id": SERVER}) | {"event_type": "a.b"})
 
@@ -245,7 +245,7 @@ def test_an_unversioned_message_says_what_to_set() -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_a_reason(body: Any, why: str) -> None:
+def test_a_senseless_notification_is_refused_with_a_reason(body: Any, why: str) -> None:
     with pytest.raises(NotUnderstood, match=why):
         parse(body)
 

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.model import errors, state_machines
-from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError, IllegalMove
 from holdfast.model.host import AMOUNTS, RESERVED_NAMES, Host, Inventory, normalise, same, short
 from holdfast.model.lease import SEQUENCE, Allocation, Lease, Reservation
 from holdfast.model.operation import OPEN
+from holdfast.ports.manager import Caller
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -50,7 +50,7 @@ def test_a_capability_never_hides_a_column() -> None:
     assert host.facts().keys() - {"gpu", *AMOUNTS} <= RESERVED_NAMES
 
 
-def test_what_a_host_has_for_servers_is_counted_as_placement_does_where_that_is_known() -> None:
+def test_the_amounts_of_a_host_follow_placement_inventories_where_known() -> None:
     host = Host(1, "u", "n", "h", "s", vcpus=8, memory_mb=100, local_gb=7)
     assert [host.fact(name) for name in AMOUNTS] == [8, 100, 7]
     known = {"VCPU": Inventory(6, 1, 16.0), "PCPU": Inventory(2), "MEMORY_MB": Inventory(90, 99)}
@@ -119,7 +119,7 @@ def test_closed_operations_stay_closed() -> None:
     assert not any(state_machines.OPERATION[state] for state in closed)
 
 
-def test_a_state_nobody_knows_goes_nowhere() -> None:
+def test_an_unknown_state_has_no_transitions() -> None:
     with pytest.raises(IllegalMove):
         state_machines.check("x", state_machines.LEASE, "MOON", "ACTIVE")
     with pytest.raises(IllegalMove):

@@ -54,7 +54,7 @@ def points_of(hour: Hour) -> dict[tuple[str, str, str, int], float]:
 
 @CALM
 @given(hours())
-def test_what_is_written_is_read_again(hour: Hour) -> None:
+def test_written_samples_are_read_back(hour: Hour) -> None:
     read = history.read(json.loads(json.dumps(shown(hour))))
     assert shown(read) == shown(hour)
     assert points_of(read) == points_of(hour)
@@ -62,7 +62,7 @@ def test_what_is_written_is_read_again(hour: Hour) -> None:
 
 @CALM
 @given(hours(), st.integers(-5, 100))
-def test_what_is_later_is_that_and_no_more(hour: Hour, last: int) -> None:
+def test_a_later_query_returns_only_newer_samples(hour: Hour, last: int) -> None:
     later = history.after(hour, last)
     assert points_of(later) == {k: v for k, v in points_of(hour).items() if k[3] > last}
     assert later.end == hour.end
@@ -71,7 +71,7 @@ def test_what_is_later_is_that_and_no_more(hour: Hour, last: int) -> None:
 
 @CALM
 @given(hours(), hours())
-def test_two_that_follow_each_other_are_one(old: Hour, new: Hour) -> None:
+def test_two_adjacent_spans_are_merged(old: Hour, new: Hour) -> None:
     both = history.merged(old, new)
     if not new.points:
         assert both is old
@@ -95,7 +95,9 @@ def _fields(hour: Hour) -> list[tuple[tuple[str, str], str]]:
 
 @CALM
 @given(hours(), hours(), hours())
-def test_it_does_not_matter_in_how_many_pieces_it_came(old: Hour, new: Hour, more: Hour) -> None:
+def test_samples_in_several_pieces_equal_samples_in_a_single_piece(
+    old: Hour, new: Hour, more: Hour
+) -> None:
     """A piece twice is that piece."""
     once = history.merged(history.merged(old, new), more)
     twice = history.merged(once, more)
@@ -107,7 +109,7 @@ def line(begin: int, count: int, key: str = "g") -> Hour:
     return Hour(begin, count, (Line("guest", key, values={"util_ratio": row}),))
 
 
-def test_it_is_an_hour_and_no_more() -> None:
+def test_samples_cover_at_most_an_hour() -> None:
     hour = NOTHING
     for first in range(0, 3 * POINTS, 7):
         hour = history.merged(hour, line(first, 7))
@@ -117,18 +119,18 @@ def test_it_is_an_hour_and_no_more() -> None:
     ]
 
 
-def test_who_is_not_known_in_the_last_hour_is_left_out() -> None:
+def test_guests_unknown_in_the_last_hour_are_left_out() -> None:
     hour = history.merged(line(0, 5, "gone"), line(POINTS - 1, 1, "here"))
     assert {one.id for one in hour.lines} == {"gone", "here"}
     hour = history.merged(hour, line(POINTS + 5, 1, "here"))
     assert {one.id for one in hour.lines} == {"here"}
 
 
-def test_what_is_older_than_an_hour_is_not_laid_beside_what_is_new() -> None:
+def test_samples_older_than_an_hour_are_not_merged_with_new_samples() -> None:
     assert shown(history.merged(line(0, 5), line(10 * POINTS, 2))) == shown(line(10 * POINTS, 2))
 
 
-def test_a_clock_that_was_set_back_takes_what_is_yet_to_come() -> None:
+def test_after_a_clock_set_back_future_samples_are_dropped() -> None:
     assert shown(history.merged(line(5000, 9), line(100, 2))) == shown(line(100, 2))
     both = history.merged(line(100, 50), line(120, 2))
     assert (both.begin, both.end) == (100, 122)
@@ -197,7 +199,7 @@ GOOD = {"kind": "guest", "id": "g", "values": {"util_ratio": "AACAPw=="}}
         ),
     ],
 )  # fmt: skip
-def test_what_is_no_hour_is_refused(said: Any) -> None:
+def test_a_malformed_hour_of_samples_is_refused(said: Any) -> None:
     with pytest.raises(InvalidInput, match="samples"):
         history.read(said)
 

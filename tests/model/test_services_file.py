@@ -50,7 +50,7 @@ THEIRS = """\
 """
 
 
-def test_a_file_of_ours_means_what_it_says() -> None:
+def test_a_services_file_is_read_as_written() -> None:
     assert parse(OURS, "s.yaml") == (
         Service("nova-compute", restart=("systemctl", "restart", "nova-compute")),
         Service(
@@ -120,7 +120,7 @@ def test_a_file_of_masakari_monitors_is_taken_as_it_is() -> None:
         ("- {process_name: a, name: a}", 1, "key 'name' is unknown"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(text: str, line: int, said: str) -> None:
+def test_a_problem_is_named_with_the_line(text: str, line: int, said: str) -> None:
     with pytest.raises(BadServices) as caught:
         parse(text, "s.yaml")
     assert [(problem.line, said in problem.text) for problem in caught.value.problems] == [
@@ -128,7 +128,7 @@ def test_what_is_wrong_is_named_with_its_line(text: str, line: int, said: str) -
     ]
 
 
-def test_all_that_is_wrong_is_named_at_once() -> None:
+def test_all_problems_of_a_services_file_are_named_together() -> None:
     with pytest.raises(BadServices, match="3 problems"):
         parse("services:\n- {name: a, tries: x}\n- {unit: b}\n- {name: '-'}", "s.yaml")
 
@@ -141,7 +141,9 @@ WORDS = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["- ", "  ", "services:\n"]), WORDS, WORDS), max_size=6))
-def test_nothing_in_a_file_makes_it_fail_otherwise(lines: list[tuple[str, str, str]]) -> None:
+def test_any_services_file_is_read_or_refused_with_problems(
+    lines: list[tuple[str, str, str]],
+) -> None:
     text = "\n".join(f"{head}{key}: {value}" for head, key, value in lines)
     try:
         found = parse(text, "s.yaml")

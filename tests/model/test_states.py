@@ -27,7 +27,7 @@ def test_every_state_has_a_sentence_and_leads_to_states_that_exist(name: str) ->
     assert {target for targets in table.values() for target in targets} <= table.keys()
 
 
-def test_open_work_is_what_can_still_move() -> None:
+def test_open_operations_are_those_with_transitions_left() -> None:
     assert {state for state, targets in state_machines.OPERATION.items() if targets} == OPEN
 
 

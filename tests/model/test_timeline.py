@@ -129,12 +129,12 @@ def test_too_much_is_two_owners_or_more_than_there_is_at_some_moment(
     assert too_much(capacity, holds) is (owners or over)
 
 
-def test_what_ends_at_a_moment_makes_room_at_it() -> None:
+def test_a_hold_makes_room_at_the_moment_of_the_end() -> None:
     assert peak([Hold(0, 5, {"VCPU": 3}), Hold(5, 9, {"VCPU": 2})]) == {"VCPU": 3}
     assert not too_much({"VCPU": 3}, [Hold(0, 5, {"VCPU": 3}), Hold(5, 9)])
 
 
-# the stock
+# the snapshot
 
 
 def allocation(host_id: int, begin: int, end: int) -> Allocation:
@@ -143,16 +143,16 @@ def allocation(host_id: int, begin: int, end: int) -> Allocation:
     )
 
 
-def minutes(stock: CapacitySnapshot, host_id: int) -> list[tuple[float, float]]:
+def minutes(snapshot: CapacitySnapshot, host_id: int) -> list[tuple[float, float]]:
     zero = START.timestamp()
-    return [((h.start - zero) / 60, (h.end - zero) / 60) for h in stock.line(host_id)]
+    return [((h.start - zero) / 60, (h.end - zero) / 60) for h in snapshot.line(host_id)]
 
 
 def host(number: int) -> Host:
     return Host(number, f"u{number}", f"cmp-{number}", f"cmp-{number}", f"cmp-{number}")
 
 
-def test_what_is_planned_is_seen_and_what_is_given_up_is_not() -> None:
+def test_a_snapshot_has_planned_holds_and_lacks_released_holds() -> None:
     empty = CapacitySnapshot({1: host(1), 2: host(2)})
     first, second = allocation(1, 0, 10), allocation(1, 10, 20)
     booked = empty.with_holds([first, allocation(2, 0, 5)])
@@ -164,17 +164,17 @@ def test_what_is_planned_is_seen_and_what_is_given_up_is_not() -> None:
 
 
 def test_matching_hosts_are_remembered_until_facts_change() -> None:
-    stock, asked = CapacitySnapshot({1: host(1), 2: host(2)}), []
+    snapshot, asked = CapacitySnapshot({1: host(1), 2: host(2)}), []
 
     def test(one: Host) -> bool:
         asked.append(one.id)
         return one.id == 2
 
     for _ in range(2):
-        assert [one.id for one in stock.matching("two", test)] == [2]
-        assert [one.id for one in stock.with_holds([]).matching("two", test)] == [2]
+        assert [one.id for one in snapshot.matching("two", test)] == [2]
+        assert [one.id for one in snapshot.with_holds([]).matching("two", test)] == [2]
     assert asked == [1, 2]
     for number in range(MOST_MATCHES):
-        stock.matching(number, test)
-    stock.matching("two", test)
+        snapshot.matching(number, test)
+    snapshot.matching("two", test)
     assert len(asked) == 2 * (MOST_MATCHES + 2)

@@ -115,13 +115,13 @@ def test_a_report_that_is_newer_than_the_view_counts(
     assert cast(counted([view("a", seen, at=3.0)], [word("a", state, at=2.0)])) == [vote]
 
 
-def test_who_was_silent_for_three_heartbeats_does_not_count() -> None:
+def test_a_monitor_silent_for_three_heartbeats_does_not_count() -> None:
     said = [word("a", "failed")]
     assert cast(counted([view("a", FAILED, silent=15.0)], said)) == ["for"]
     assert cast(counted([view("a", FAILED, silent=15.1)], said)) == ["abstain"]
 
 
-def test_who_never_said_what_it_sees_has_no_vote() -> None:
+def test_a_monitor_without_a_view_has_no_vote() -> None:
     assert not counted([], [word("a", "failed")]).is_enough
 
 
@@ -145,7 +145,7 @@ def test_who_never_said_what_it_sees_has_no_vote() -> None:
         ([], 1, False, False),
     ],
 )
-def test_more_must_say_so_than_do_not_and_as_many_as_are_needed(
+def test_recovery_needs_a_majority_of_votes_and_the_minimum(
     seen: list[Seen], needed: int, enough: bool, over: bool
 ) -> None:
     views = [view(f"m{place}", one) for place, one in enumerate(seen)]
@@ -193,7 +193,7 @@ def test_an_alert_for_what_cannot_be_seen_is_no_vote_against_recovery(at: float)
     assert not decided.is_enough  # it sees again, and that it is an alert
 
 
-def test_those_who_call_for_an_alert_and_those_who_saw_it_fail_alert_together() -> None:
+def test_votes_for_an_alert_and_votes_for_recovery_alert_together() -> None:
     views = [view("a", FAILED), view("b", ALERTED), view("c", WELL)]
     result = counted(views, [word("a", "failed"), word("b", "alert")])
     assert (result.is_enough, result.is_alert, result.is_over) == (False, True, False)
@@ -234,12 +234,12 @@ def test_the_matrix_of_most_is_in_force() -> None:
     assert in_force([]) == (None, [])
 
 
-def test_what_is_no_matrix_is_refused() -> None:
+def test_a_view_with_an_invalid_matrix_is_refused() -> None:
     with pytest.raises(InvalidInput):
         picture(body({}, ha_matrix={}))
 
 
-def test_who_saw_what_is_told_in_one_sentence() -> None:
+def test_a_sentence_names_each_monitor_and_the_networks_down() -> None:
     views = [view("a", FAILED), view("b", FAILED), view("c", BLIND), view("d", WELL)]
     result = counted(views, [word("a", "failed"), word("b", "failed", since=6.0)])
     assert result.sentence() == (
@@ -250,7 +250,7 @@ def test_who_saw_what_is_told_in_one_sentence() -> None:
     assert report_text(HOST, []) == ""
 
 
-def test_the_grounds_of_those_who_voted_for_it_are_listed() -> None:
+def test_the_evidence_of_votes_for_recovery_is_listed() -> None:
     storage = {"health": "down", "since": ago(7).isoformat(), "confirmed_by": ["leader x", "y"]}
     evidence = {"networks": {"storage": storage, "manage": {"health": "up"}}, "rule": "line 7: so"}
     seen = [

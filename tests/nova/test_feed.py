@@ -20,8 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.nova import install_monitor
-from holdfast.nova.feed import KERNEL, Feed, HostCpu
+from holdfast.nova.feed import KERNEL, Feed, HostCpu, main
 from tests.processes import PATIENCE_S, eventually
 
 #: So much of a processor a guest uses between two looks.
@@ -63,7 +62,7 @@ class Site:
 
     def give(self, **more: Any) -> bool:
         message = {"host": "cmp-7", "at": time.time(), "cpu": {}, "promised": {}, "guests": []}
-        return self.feed.give({**message, **more})
+        return self.feed.send({**message, **more})
 
     def lines(self, what: str) -> list[Any]:
         text = self.seen.read_text() if self.seen.exists() else ""
@@ -128,7 +127,7 @@ def test_where_the_driver_does_not_say_linux_does(said: Any) -> None:
     assert 96 <= sum(shares) <= 100
 
 
-def test_plugins_get_the_host_and_its_guests_while_one_of_them_hangs(site: Site) -> None:
+def test_plugins_get_the_host_and_the_guests_while_another_plugin_hangs(site: Site) -> None:
     running, stopped = str(uuid.uuid4()), str(uuid.uuid4())
     given: list[float] = []
     # as libvirt starts QEMU: its uuid among the words
@@ -161,7 +160,7 @@ def test_plugins_get_the_host_and_its_guests_while_one_of_them_hangs(site: Site)
     assert site.feed.dropped == 0
 
 
-def test_a_process_that_does_not_answer_costs_nothing_and_is_replaced(site: Site) -> None:
+def test_a_silent_plugin_process_delays_nothing_and_is_replaced(site: Site) -> None:
     assert site.give()
     eventually(lambda: site.lines("host"))
     frozen = site.feed.pid
@@ -177,7 +176,7 @@ def test_a_process_that_does_not_answer_costs_nothing_and_is_replaced(site: Site
     eventually(lambda: len(site.lines("host")) > 1)
 
 
-def test_one_that_died_is_started_again_a_minute_later(site: Site) -> None:
+def test_a_dead_plugin_process_is_restarted_a_minute_later(site: Site) -> None:
     assert site.give()
     dead = site.feed.pid
     assert dead is not None
@@ -191,11 +190,11 @@ def test_one_that_died_is_started_again_a_minute_later(site: Site) -> None:
     eventually(lambda: site.lines("host"))
 
 
-def test_it_ends_with_nova_compute(site: Site, tmp_path: Path) -> None:
+def test_the_plugin_process_ends_with_nova_compute(site: Site, tmp_path: Path) -> None:
     code = (
         "import sys, time; from holdfast.nova.feed import Feed;"
         " feed = Feed(sys.argv[1:]);"
-        "feed.give({}); print(feed.pid, flush=True); time.sleep(600)"
+        "feed.send({}); print(feed.pid, flush=True); time.sleep(600)"
     )
     words = [sys.executable, "-m", "holdfast.cmd.nova_plugins", "--file", str(site.file)]
     nova = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE)
@@ -207,7 +206,7 @@ def test_it_ends_with_nova_compute(site: Site, tmp_path: Path) -> None:
     ours.wait(PATIENCE_S)
 
 
-def test_an_interpreter_that_is_not_there_is_said_and_tried_again(
+def test_a_missing_interpreter_is_logged_and_retried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [0.0]
@@ -215,13 +214,13 @@ def test_an_interpreter_that_is_not_there_is_said_and_tried_again(
     gc.collect()  # what others left behind may be closed at any moment
     before = len(os.listdir("/proc/self/fd"))
     for now[0] in (0.0, 30.0, 61.0):
-        assert not feed.give({})
+        assert not feed.send({})
     assert len(caplog.records) == 2 and "No such file" in caplog.text
     eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)  # others come and go
 
 
-def test_without_nova_the_installer_says_whose_python_it_needs(
+def test_without_nova_the_installer_names_the_required_python(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert install_monitor.main([]) == 1
+    assert main(["--install"]) == 1
     assert "run this with nova-compute's Python" in capsys.readouterr().err

@@ -18,7 +18,7 @@ def read(path: Path, text: str) -> tuple[cfg.ConfigOpts, Options]:
     return conf, options.read(conf)
 
 
-def test_the_defaults_are_those_of_the_rules(tmp_path: Path) -> None:
+def test_the_option_defaults_equal_the_admission_defaults(tmp_path: Path) -> None:
     assert read(tmp_path / "nova.conf", "")[1] == Options()
 
 
@@ -42,7 +42,7 @@ preemptible_aggregate = spot
     assert got == Options(freepool="idle", allow_preemptibles=True, preemptible_pool="spot")
 
 
-def test_a_reload_changes_them(tmp_path: Path) -> None:
+def test_a_reload_changes_the_options(tmp_path: Path) -> None:
     path = tmp_path / "nova.conf"
     conf, before = read(path, "[holdfast]\n")
     path.write_text("[holdfast]\nallow_preemptibles = true\n")

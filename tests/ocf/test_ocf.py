@@ -156,7 +156,7 @@ def test_the_expectation_passes_ocf_tester(site: Site, expectation: Resource) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_asked_wrongly_is_told_by_its_code(plain: Resource, kind: str) -> None:
+def test_a_wrong_request_has_its_own_exit_code(plain: Resource, kind: str) -> None:
     plain.program = plain.program.with_name(kind)
     assert plain.do().code == ARGS
     assert plain.do("start", "now").code == ARGS
@@ -167,7 +167,7 @@ def test_what_is_asked_wrongly_is_told_by_its_code(plain: Resource, kind: str) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_resource_agents_it_says_what_to_install(plain: Resource, kind: str) -> None:
+def test_without_resource_agents_the_agent_names_the_package(plain: Resource, kind: str) -> None:
     plain.program = plain.program.with_name(kind)
     nowhere = plain.folder / "nowhere"
     done = plain.do("monitor", root=nowhere)
@@ -175,7 +175,7 @@ def test_without_resource_agents_it_says_what_to_install(plain: Resource, kind: 
     assert plain.do("meta-data", root=nowhere).code == OK
 
 
-def test_without_its_common_part_it_says_what_to_copy(plain: Resource) -> None:
+def test_without_its_common_part_the_agent_names_the_file_to_copy(plain: Resource) -> None:
     plain.program = Path(shutil.copy(plain.program, plain.folder / "alone"))
     done = plain.do("monitor")
     assert (done.code, "copy the whole folder" in done.said) == (INSTALLED, True)
@@ -206,7 +206,7 @@ def test_a_parameter_that_cannot_be_is_no_reason_not_to_stop(plain: Resource, ki
         assert plain.do("monitor", **parameters).code == NOT_RUNNING
 
 
-def test_where_the_program_is_not_installed_a_probe_says_so(plain: Resource) -> None:
+def test_a_probe_reports_a_missing_program_as_not_installed(plain: Resource) -> None:
     gone = {"binary": plain.folder / "none"}
     assert plain.do("start", **gone).code == INSTALLED
     assert plain.do("monitor", probe=True, **gone).code == INSTALLED
@@ -219,7 +219,7 @@ def test_an_unknown_user_is_wrong_on_this_host(plain: Resource) -> None:
     assert (done.code, "no user no-such-user" in done.said) == (ARGS, True)
 
 
-def test_what_may_not_be_written_is_a_matter_of_permission(plain: Resource) -> None:
+def test_a_file_without_write_permission_is_a_permission_error(plain: Resource) -> None:
     closed = plain.folder / "closed"
     closed.mkdir(mode=0o500)
     plain.folder.chmod(0o777)
@@ -236,7 +236,7 @@ def test_what_may_not_be_written_is_a_matter_of_permission(plain: Resource) -> N
 # the agent's life
 
 
-def test_an_agent_that_was_killed_does_not_run_and_can_be_started_again(agent: Resource) -> None:
+def test_a_killed_agent_does_not_run_and_can_be_started_again(agent: Resource) -> None:
     assert agent.start().code == OK
     first = agent.process
     assert agent.do("status").code == OK
@@ -260,7 +260,7 @@ def test_an_agent_that_was_killed_does_not_run_and_can_be_started_again(agent: R
     [{"stop_timeout": 1}, {"stop_timeout": 600, "CRM_meta_timeout": 7000}],
     ids=["of the resource", "of the operation"],
 )
-def test_an_agent_that_hangs_fails_and_is_ended_in_time(
+def test_a_hanging_agent_fails_and_is_ended_in_time(
     agent: Resource, patience: dict[str, object]
 ) -> None:
     assert agent.start().code == OK
@@ -276,7 +276,7 @@ def test_an_agent_that_hangs_fails_and_is_ended_in_time(
     assert agent.do("monitor").code == NOT_RUNNING
 
 
-def test_a_process_of_somebody_else_is_left_alone(agent: Resource) -> None:
+def test_a_foreign_process_is_left_alone(agent: Resource) -> None:
     pidfile = agent.folder / "pid"
     with Program(["/bin/sleep", "600"], agent.folder) as other:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -294,14 +294,14 @@ def test_a_process_of_somebody_else_is_left_alone(agent: Resource) -> None:
         assert other.poll() is None
 
 
-def test_two_starts_at_once_start_one(agent: Resource) -> None:
+def test_two_starts_at_once_start_a_single_agent(agent: Resource) -> None:
     starts = [agent.begin() for _ in range(2)]
     assert [start.wait(LONGEST_S) for start in starts] == [OK, OK]
     running = [p for start in starts for p in start.tree()]
     assert running == [agent.process]
 
 
-def test_an_agent_that_ends_at_once_says_why(site: Site, agent: Resource) -> None:
+def test_an_agent_ending_at_once_says_why(site: Site, agent: Resource) -> None:
     site.config(agent.folder, guests="none-such")
     done = agent.start()
     assert (done.code, "ended at once: holdfast-agent: " in done.said) == (FAILED, True), done
@@ -309,7 +309,7 @@ def test_an_agent_that_ends_at_once_says_why(site: Site, agent: Resource) -> Non
     assert agent.do("stop").code == OK
 
 
-def test_beside_an_agent_that_somebody_else_runs_none_is_started(agent: Resource) -> None:
+def test_beside_a_foreign_agent_none_is_started(agent: Resource) -> None:
     binary, config = (str(agent.parameters[name]) for name in ("binary", "config"))
     with Program([binary, "--config-file", config], agent.folder, name="other") as other:
         ask = [CLIENT, "guest", "status", "--config-file", config]
@@ -321,7 +321,7 @@ def test_beside_an_agent_that_somebody_else_runs_none_is_started(agent: Resource
         assert other.poll() is None
 
 
-def test_an_agent_can_run_as_somebody_else(site: Site, agent: Resource) -> None:
+def test_an_agent_can_run_as_another_user(site: Site, agent: Resource) -> None:
     if os.geteuid() != 0:
         without("only root can run it as somebody else")
     nobody = pwd.getpwnam("nobody")
@@ -337,7 +337,7 @@ def test_an_agent_can_run_as_somebody_else(site: Site, agent: Resource) -> None:
     assert agent.do("stop").code == OK
 
 
-def test_an_agent_that_is_deaf_for_too_long_fails(site: Site, agent: Resource) -> None:
+def test_an_agent_without_answers_for_too_long_fails(site: Site, agent: Resource) -> None:
     file = world(agent.folder)
     site.config(agent.folder, guests_address=f"{HOST}@{file}")
     assert agent.start().code == OK
@@ -368,7 +368,7 @@ def extra(site: Site) -> Iterator[Server]:
         cloud.servers.delete(made.id)
 
 
-def test_a_guest_that_is_missing_fails_the_check_when_it_is_seen_often_enough(
+def test_a_missing_guest_fails_the_check_after_enough_samples(
     site: Site, expectation: Resource, extra: Server
 ) -> None:
     assert expectation.do("monitor").code == NOT_RUNNING
@@ -387,7 +387,7 @@ def test_a_guest_that_is_missing_fails_the_check_when_it_is_seen_often_enough(
         assert expectation.do("monitor").code == NOT_RUNNING
 
 
-def test_that_nobody_can_be_asked_fails_the_check_only_when_it_lasts(
+def test_an_unreachable_admin_socket_fails_the_check_only_when_lasting(
     site: Site, expectation: Resource
 ) -> None:
     away = site.config(expectation.folder, "away.conf", api_url=f"http://127.0.0.1:{free_port()}")

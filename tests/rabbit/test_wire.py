@@ -10,17 +10,23 @@ from typing import Any
 import pytest
 
 from holdfast.drivers.rabbit import rpc
-from holdfast.model.caller import Caller
 from holdfast.model.errors import DriverError, HoldfastError, NotEnoughHosts, Unavailable
-from holdfast.model.lease import Allocation, Lease, Reservation, Window
+from holdfast.model.lease import (
+    Allocation,
+    Lease,
+    LeaseChange,
+    NewLease,
+    NewReservation,
+    Reservation,
+    Window,
+)
 from holdfast.model.observation import Expectation, Expected
 from holdfast.ports.manager import (
     Availability,
     AvailabilityQuery,
     Available,
-    LeaseChange,
-    NewLease,
-    NewReservation,
+    Caller,
+    Manager,
     Preview,
     Refusal,
     RepairMove,
@@ -50,31 +56,34 @@ def sent(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("method", "result"),
+    ("command", "result"),
     [
-        ("create_lease", None),
-        ("create_lease", Preview(LEASE)),
-        ("update_lease", Preview(LEASE)),
-        ("availability", Availability(True, 3, (Available(WINDOW, 3),))),
-        ("availability", Availability(False, refusal=Refusal("no", {"earliest": None}))),
-        ("acknowledge", None),
-        ("plan_repair", RepairReport()),
-        ("run_repair", RepairReport(("cmp-1", "cmp-2"), (MOVE,), "too many", 5, 2)),
-        ("expected", Expectation("cmp-1", NOW, (Expected("u", "web", "runs", "it is ACTIVE"),))),
-        ("enrol_host", 7),
-        ("enrol_floatingip", "f1"),
-        ("ping", "m1"),
+        (Manager.create_lease, None),
+        (Manager.create_lease, Preview(LEASE)),
+        (Manager.update_lease, Preview(LEASE)),
+        (Manager.availability, Availability(True, 3, (Available(WINDOW, 3),))),
+        (Manager.availability, Availability(False, refusal=Refusal("no", {"earliest": None}))),
+        (Manager.acknowledge, None),
+        (Manager.plan_repair, RepairReport()),
+        (Manager.run_repair, RepairReport(("cmp-1", "cmp-2"), (MOVE,), "too many", 5, 2)),
+        (
+            Manager.expected,
+            Expectation("cmp-1", NOW, (Expected("u", "web", "runs", "it is ACTIVE"),)),
+        ),
+        (Manager.enrol_host, 7),
+        (Manager.enrol_floatingip, "f1"),
+        (Manager.ping, "m1"),
     ],
 )
-def test_a_result_comes_back_as_the_manager_gave_it(method: str, result: Any) -> None:
-    assert rpc.unpack_answer(method, sent(rpc.pack_answer(method, result))) == result
+def test_a_result_survives_the_encoding(command: rpc.Command, result: Any) -> None:
+    assert rpc.unpack_answer(command, sent(rpc.pack_answer(command, result))) == result
 
 
 @pytest.mark.parametrize(
-    ("method", "args"),
+    ("command", "args"),
     [
         (
-            "create_lease",
+            Manager.create_lease,
             {
                 "caller": Caller("u", "p", ("member",)),
                 "lease": NewLease(
@@ -83,54 +92,62 @@ def test_a_result_comes_back_as_the_manager_gave_it(method: str, result: Any) ->
                 ),
             },
         ),
-        ("update_lease", {"lease_id": "l1", "change": LeaseChange(end=NOW, dry_run=True)}),
-        ("availability", {"query": AvailabilityQuery(NewReservation("a:b"), length_s=5)}),
-        ("plan_repair", {"caller": Caller("u", "p"), "hosts": ("cmp-1",), "racks": ("rack-a",)}),
-        ("expected", {"caller": Caller("u", "p"), "host": "cmp-1", "also": ("u-1", "u-2")}),
         (
-            "run_repair",
+            Manager.update_lease,
+            {"caller": Caller("u", "p"), "lease_id": "l1",
+             "change": LeaseChange(end=NOW, dry_run=True)},
+        ),
+        (
+            Manager.availability,
+            {"caller": Caller("u", "p"),
+             "query": AvailabilityQuery(NewReservation("a:b"), length_s=5)},
+        ),
+        (Manager.plan_repair, {"caller": Caller("u", "p"), "hosts": ("cmp-1",), "racks": ("a",)}),
+        (Manager.expected, {"caller": Caller("u", "p"), "host": "cmp-1", "also": ("u-1", "u-2")}),
+        (
+            Manager.run_repair,
             {"caller": Caller("u", "p"), "approve": True, "reason": "so it is", "domain": "r"},
         ),
     ],
 )  # fmt: skip
-def test_arguments_arrive_as_they_were_given(method: str, args: dict[str, Any]) -> None:
-    assert rpc.unpack(method, sent(rpc.pack(method, args))) == args
+def test_arguments_survive_the_encoding(command: rpc.Command, args: dict[str, Any]) -> None:
+    assert rpc.unpack(command, sent(rpc.pack(command, args))) == args
 
 
-def test_an_error_is_raised_again_with_its_parts() -> None:
+def test_an_error_of_the_manager_is_raised_again_with_all_details() -> None:
     told = {"conditions": [{"what": "gpu", "removed": 3}], "obstacles": [], "earliest": None}
     answer = sent(rpc.pack_error(NotEnoughHosts("too few", **told)))
     with pytest.raises(NotEnoughHosts, match="too few") as raised:
-        rpc.unpack_answer("create_lease", answer)
+        rpc.unpack_answer(Manager.create_lease, answer)
     assert raised.value.details == told
 
 
-def test_parts_that_json_does_not_know_are_told_as_text() -> None:
+def test_details_unknown_to_json_are_sent_as_text() -> None:
     answer = sent(rpc.pack_error(NotEnoughHosts("too few", until=NOW)))
     with pytest.raises(NotEnoughHosts) as raised:
-        rpc.unpack_answer("create_lease", answer)
+        rpc.unpack_answer(Manager.create_lease, answer)
     assert raised.value.details == {"until": str(NOW)}
 
 
 def test_an_error_of_an_older_manager_has_no_parts() -> None:
     answer = {"error": {"code": NotEnoughHosts.code, "message": "too few"}}
     with pytest.raises(NotEnoughHosts) as raised:
-        rpc.unpack_answer("create_lease", answer)
+        rpc.unpack_answer(Manager.create_lease, answer)
     assert raised.value.details == {}
 
 
-def test_what_the_cloud_refused_is_a_503_on_the_other_side() -> None:
+def test_a_driver_error_of_the_manager_is_a_503_for_the_client() -> None:
     answer = sent(rpc.pack_error(DriverError("cloud", "away", retryable=True)))
     with pytest.raises(Unavailable, match="cloud: away"):
-        rpc.unpack_answer("create_lease", answer)
+        rpc.unpack_answer(Manager.create_lease, answer)
 
 
-def test_a_defect_is_told_without_its_inside() -> None:
+def test_a_defect_of_the_manager_reaches_the_client_without_details() -> None:
     answer = sent(rpc.pack_error(KeyError("secret")))
     with pytest.raises(HoldfastError, match="a defect of ours") as raised:
-        rpc.unpack_answer("create_lease", answer)
+        rpc.unpack_answer(Manager.create_lease, answer)
     assert "secret" not in str(raised.value)
 
 
 def test_an_answer_of_an_older_manager_says_nothing_of_a_preview() -> None:
-    assert rpc.unpack_answer("create_lease", {"ok": None}) is None
+    assert rpc.unpack_answer(Manager.create_lease, {"ok": None}) is None

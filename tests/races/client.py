@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from holdfast.model.caller import Caller
 from holdfast.model.errors import (
     Conflict,
     DriverError,
@@ -22,8 +21,8 @@ from holdfast.model.errors import (
     StaleWrite,
     Unavailable,
 )
-from holdfast.model.lease import Lease
-from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
+from holdfast.model.lease import Lease, LeaseChange, NewLease, NewReservation
+from holdfast.ports.manager import Caller
 from tests.processes import PATIENCE_S
 from tests.races.journal import Entry
 

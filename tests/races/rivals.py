@@ -108,7 +108,7 @@ class Signals:
 
 def manage(race: Race, number: int, base: datetime, signals: Signals) -> None:
     """A manager with its share of the clients, in a process of its own."""
-    aggregates.TELL_AFTER_S = (3600.0,)  # after the race
+    aggregates.RESYNC_AFTER_S = (3600.0,)  # after the race
     booking._LONGEST_S = LONG_S  # who is beaten is so by others, and not by a slow machine
     logging.basicConfig(level=logging.ERROR, format=f"m{number} %(asctime)s %(name)s %(message)s")
     logging.getLogger("holdfast.db.engine").setLevel(logging.WARNING)

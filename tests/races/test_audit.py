@@ -205,7 +205,7 @@ def test_every_database_understands_the_audit(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("what", QUERIES)
-def test_what_must_not_be_is_found(ground: Ground, what: str) -> None:
+def test_the_audit_finds_every_forbidden_state(ground: Ground, what: str) -> None:
     tidy(ground)
     PLANTED[what](ground)
     assert what in {finding.partition(":")[0] for finding in ground.audit.findings()}
@@ -236,7 +236,7 @@ def test_a_host_sold_beyond_its_capacity_for_an_hour_is_found(ground: Ground) ->
     assert ground.audit.findings() == []
 
 
-def test_what_clients_were_told_is_held_against_the_tables(ground: Ground) -> None:
+def test_the_audit_compares_the_answers_of_clients_with_the_tables(ground: Ground) -> None:
     tidy(ground)
     window = (NINE[:19], ELEVEN[:19])
     good = Told(accepted={"whole": [window], "address": [window]}, deleted={"gone"}, refused={"no"})
@@ -258,7 +258,7 @@ def test_what_clients_were_told_is_held_against_the_tables(ground: Ground) -> No
     ]
 
 
-def test_only_a_lease_that_nobody_else_touched_has_one_possible_window() -> None:
+def test_only_a_lease_without_other_writers_has_a_single_possible_window() -> None:
     one, two, three = ((f"{hour}", "end") for hour in "123")
     entries = [
         Entry(1, "create", "own", "yes", window=one),

@@ -59,7 +59,7 @@ def _wait(program: Program) -> None:
 
 @pytest.mark.slow("64 clients make 1500 attempts at four managers, each a process, and all meet")
 @pytest.mark.timeout(SECONDS + 12 * PATIENCE_S)
-def test_64_clients_at_4_managers_never_get_one_host_twice(
+def test_64_clients_at_4_managers_never_get_the_same_host_twice(
     database_url: str, tmp_path: Path
 ) -> None:
     found = race(tmp_path, database_url)

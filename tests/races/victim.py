@@ -24,9 +24,9 @@ from typing import Any
 
 from holdfast import conf as configuration
 from holdfast.app import service
-from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, HoldfastError, InvalidInput, NotFound, Unavailable
-from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
+from holdfast.model.lease import LeaseChange, NewLease, NewReservation
+from holdfast.ports.manager import Caller
 from tests.processes import PATIENCE_S, eventually
 
 HOSTS = tuple(f"h{number}" for number in range(6))

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.app.manager import kinds
 from holdfast.conf import recovery as options
-from holdfast.drivers.sim.fence import SimFence
+from holdfast.drivers.sim.outage import SimFence
 from holdfast.hoststatus.poll import HostWatch
 from holdfast.jobs.job import never_ending
 from holdfast.jobs.outbox import OutboxJob
@@ -22,7 +22,7 @@ from holdfast.leases.repair import REPAIR
 from holdfast.model.errors import NotFound
 from holdfast.model.incident import Incident
 from holdfast.model.notification import NewNotification
-from holdfast.ports.publishers import INSTANCE_HA, NEWS, heard_by
+from holdfast.ports.publishers import INSTANCE_HA, NEWS, sinks_for
 from holdfast.ports.recovery import ServerMove
 from holdfast.recovery import alarm_actions
 from holdfast.recovery.context import RecoveryContext
@@ -71,7 +71,7 @@ class HealHouse(House):
         self.ear = Ear()
         self.bus: Ear | None = None  # who hears the contract's notifications, if anybody does
         self.own_steps: dict[str, Any] = {}
-        self.standing_rules = SimpleNamespace(
+        self.status_rules = SimpleNamespace(
             down_samples=2,
             down_for_s=0.0,
             healthy_after_s=10.0,
@@ -92,10 +92,10 @@ class HealHouse(House):
         sinks = [self.ear, *([self.bus] if self.bus else [])]
         telling = OutboxJob(sinks, SimpleNamespace(give_up_h=24.0), self.clock)
         store.database.publisher = IncidentPublisher(
-            people=heard_by(sinks, NEWS), programs=heard_by(sinks, INSTANCE_HA), host="here"
+            people=sinks_for(sinks, NEWS), programs=sinks_for(sinks, INSTANCE_HA), host="here"
         )
         watch = HostWatch(
-            store.standings, self.standing_rules, repair=lambda now: never_ending(REPAIR, now)
+            store.host_status, self.status_rules, repair=lambda now: never_ending(REPAIR, now)
         )
         self.context = RecoveryContext(
             incidents=store.incidents,

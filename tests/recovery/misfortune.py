@@ -386,7 +386,11 @@ class Play:
             yield from map(str, self.book.execute(query))
 
     def _check_rows(self) -> None:
-        query = "SELECT subject, count(*) FROM incidents GROUP BY subject"
+        # A late report of a failure that was withdrawn makes all sources be asked, and ends so too.
+        query = (
+            "SELECT subject, count(DISTINCT CASE WHEN sentence LIKE '%is well again before%'"
+            " THEN 'withdrawn' ELSE id END) FROM incidents GROUP BY subject"
+        )
         found = {subject: count for subject, count in self.book.execute(query)}
         extra = {one for one in found if one.startswith("server:")} - set(self.failures)
         assert {k: v for k, v in found.items() if k not in extra} == self.failures, found

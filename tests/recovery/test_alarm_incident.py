@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from holdfast.alarms.central import ALARM_ACTION
 from holdfast.db.incident_queries import Case, Wanted
 from holdfast.db.tables import observations, operations
-from holdfast.model.errors import Conflict
+from holdfast.model.errors import Conflict, InvalidInput
 from holdfast.model.incident import KINDS, WORK, Incident
 from holdfast.model.incident_progress import plain
 from holdfast.recovery.events import IncidentPublisher
@@ -102,7 +102,7 @@ def test_it_is_opened_once_and_closed_when_the_alarm_is_over(house: HealHouse) -
     assert only(house).incident.status == "recovered"
 
 
-def test_nothing_is_done_for_it_though_its_server_runs_there(house: HealHouse) -> None:
+def test_an_alarm_incident_has_no_recovery_although_its_server_runs(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
     web = house.boot("web", "cmp-1")
     before = house.server(web)
@@ -117,7 +117,7 @@ def test_nothing_is_done_for_it_though_its_server_runs_there(house: HealHouse) -
     assert (house.server(web), work(house)) == (before, [])
 
 
-def test_only_a_rule_that_asks_for_it_and_is_not_silent_opens_one(house: HealHouse) -> None:
+def test_only_an_unmuted_rule_with_the_incident_action_opens_an_incident(house: HealHouse) -> None:
     say(house, "raised", actions=["notify"])
     say(house, "cleared", 1, server="late")  # what was before that is not known
     say(house, "raised", 0, server="late")
@@ -131,7 +131,7 @@ def test_only_a_rule_that_asks_for_it_and_is_not_silent_opens_one(house: HealHou
     assert len(found(house)) == 1
 
 
-def test_what_was_cut_off_midway_is_not_there_and_is_done_when_it_is_told_again(
+def test_an_interrupted_alarm_is_rolled_back_and_ingested_at_its_next_report(
     house: HealHouse,
 ) -> None:
     class Dies(IncidentPublisher):
@@ -151,7 +151,7 @@ def test_what_was_cut_off_midway_is_not_there_and_is_done_when_it_is_told_again(
         assert only(house).incident.status == status
 
 
-def test_many_who_say_the_same_at_once_open_one(house: HealHouse) -> None:
+def test_many_equal_alarms_at_once_open_a_single_incident(house: HealHouse) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda minute: say(house, "raised", minute), range(8)))
     assert only(house).incident.is_open
@@ -173,7 +173,7 @@ def test_a_host_that_dies_is_recovered_as_if_there_were_no_alarms(house: HealHou
     assert {one.status for one in found(house)} == {"open"}
 
 
-def test_an_operator_can_end_it_and_not_try_it_again(house: HealHouse) -> None:
+def test_an_operator_can_abort_an_alarm_incident_and_cannot_retry(house: HealHouse) -> None:
     say(house, "raised")
     orders, own = house.m.store.orders, only(house).incident.id
     with pytest.raises(Conflict, match="nothing is recovered for it"):
@@ -192,7 +192,7 @@ def test_an_operator_can_end_it_and_not_try_it_again(house: HealHouse) -> None:
         orders.abort(own, "ann", "again")
 
 
-def test_it_is_kept_while_it_is_open_and_leaves_with_what_was_seen_of_it(house: HealHouse) -> None:
+def test_an_open_alarm_incident_stays_and_is_purged_with_its_observations(house: HealHouse) -> None:
     seen = say(house, "raised")
     store = house.m.store
     with store.database.read() as conn:
@@ -206,9 +206,14 @@ def test_it_is_kept_while_it_is_open_and_leaves_with_what_was_seen_of_it(house: 
     assert found(house) == []
 
 
-@pytest.mark.parametrize("odd", [None, "high", True, 10**400, float("inf")])
-def test_a_threshold_that_is_no_number_is_shown_as_unknown(house: HealHouse, odd: Any) -> None:
-    say(house, "raised", threshold=odd, value=None)
+@pytest.mark.parametrize("odd", ["high", True, 10**400, float("inf")])
+def test_a_threshold_that_is_no_number_is_refused(house: HealHouse, odd: Any) -> None:
+    with pytest.raises(InvalidInput, match="a number, or null"):
+        say(house, "raised", threshold=odd, value=None)
+
+
+def test_an_alarm_without_a_threshold_is_shown_as_unknown(house: HealHouse) -> None:
+    say(house, "raised", threshold=None, value=None)
     assert "value unknown, threshold unknown" in timeline(house)[1]
     assert plain(only(house).incident.details)["threshold"] is None
 
@@ -241,7 +246,7 @@ def test_an_agent_raises_alarms_about_servers_of_its_host_only(
     assert ("alarm.cleared" in heard(house)) == (where == "cmp-1")
 
 
-def test_an_alarm_that_stands_ends_by_its_agent_also_after_its_server_moved_away(
+def test_the_agent_ends_its_alarm_also_after_the_server_moved_away(
     house: HealHouse,
 ) -> None:
     house.segment("cmp-1", "cmp-2")

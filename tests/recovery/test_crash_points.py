@@ -10,8 +10,6 @@ are like an earlier one (the same commit after the same effect) are left out, un
 """
 
 import contextlib
-import gc
-import logging
 import os
 import random
 import sqlite3
@@ -30,6 +28,7 @@ from holdfast.model.operation import OPEN
 from holdfast.nova.names import HINT
 from holdfast.recovery import context
 from tests.leases.house import CLAIM_S, Killed, Points, copy
+from tests.recovery.conftest import hurried
 from tests.recovery.house import HealHouse
 from tests.recovery.voters import Voter, voters
 from tests.simclock import EPOCH, SimClock
@@ -302,11 +301,6 @@ LIKE = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("site") / "house"
-
-
-@pytest.fixture(scope="module")
 def stage_of(
     heal_template: Path, site: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Story], Stage]:
@@ -405,7 +399,7 @@ _SEEN = {
     "members": "SELECT h.name, m.reserved, m.on_maintenance FROM segment_hosts m"
     " JOIN hosts h ON h.id = m.host_id WHERE h.name NOT LIKE 'spare%'",
     # time alone makes up of returning, so which it is depends on how late it has become
-    "standings": "SELECT name, CASE state WHEN 'returning' THEN 'up' ELSE state END FROM hosts",
+    "host states": "SELECT name, CASE state WHEN 'returning' THEN 'up' ELSE state END FROM hosts",
 }
 _SERVICES = "SELECT name, powered, enabled, forced_down FROM hosts WHERE name NOT LIKE 'spare%'"
 
@@ -447,12 +441,8 @@ def chosen(passed: Sequence[str], elsewhere: set[str]) -> Iterator[int]:
 
 @pytest.fixture(autouse=True)
 def quick() -> Iterator[None]:
-    """What is logged of hundreds of deaths is not looked at, and garbage waits."""
-    logging.disable(logging.NOTSET if CHOSEN else logging.CRITICAL)
-    gc.disable()
-    yield
-    gc.enable()
-    logging.disable(logging.NOTSET)
+    with hurried(logged=bool(CHOSEN)):
+        yield
 
 
 @pytest.mark.timeout(1200 if not CHOSEN else 0)

@@ -45,11 +45,11 @@ def server(status: str, host: str | None = HERE, task: str | None = None) -> Ser
         (server("SHUTOFF", task="powering-on"), "busy"),
     ],
 )
-def test_what_a_server_should_do_on_a_host(one: Server, state: str) -> None:
+def test_the_expected_state_of_a_server_on_a_host(one: Server, state: str) -> None:
     assert of_server(one, HERE, ()).state == state
 
 
-def test_what_is_being_recovered_is_busy() -> None:
+def test_a_server_with_an_open_incident_is_busy() -> None:
     assert of_server(server("ACTIVE"), HERE, {"server:u-1"}).state == "busy"
     assert of_server(server("ACTIVE"), HERE, {"host:cmp-1"}).state == "busy"
     assert of_server(server("ACTIVE"), HERE, {"server:u-2", "process:cmp-1:x"}).state == "runs"
@@ -77,7 +77,7 @@ def reported(house: HealHouse, server_id: str, event: str, detail: str, observer
     return str(row["id"])
 
 
-def test_an_event_and_the_second_opinion_about_one_guest_are_one_incident(
+def test_an_event_and_the_second_opinion_about_a_guest_share_an_incident(
     town: HealHouse,
 ) -> None:
     guest = town.boot("web", HERE)
@@ -96,7 +96,7 @@ def test_an_event_and_the_second_opinion_about_one_guest_are_one_incident(
     assert one.state == "runs"
 
 
-def test_what_only_the_second_opinion_knows_is_recovered(town: HealHouse) -> None:
+def test_a_failure_known_only_to_the_second_opinion_is_recovered(town: HealHouse) -> None:
     guest = town.boot("web", HERE)
     town.sim.lose_server(guest)
     assert town.sim.running(guest) == []
@@ -109,7 +109,7 @@ def test_what_only_the_second_opinion_knows_is_recovered(town: HealHouse) -> Non
     assert town.sim.running(guest) == [HERE]
 
 
-def test_while_it_is_recovered_its_agent_is_told_that_it_is_busy(town: HealHouse) -> None:
+def test_a_guest_in_recovery_is_expected_busy(town: HealHouse) -> None:
     guest = town.boot("web", HERE)
     town.sim.lose_server(guest)
     town.sim.change(action_s=5.0)

@@ -67,7 +67,7 @@ def test_a_pause_of_another_segment_is_none_of_ours(house: HealHouse) -> None:
     assert house.incident(report).status == "recovered"
 
 
-def test_a_pause_in_the_middle_lets_those_under_way_end_and_starts_no_more(
+def test_a_pause_lets_running_recoveries_end_and_starts_no_more(
     house: HealHouse,
 ) -> None:
     segment = house.segment(*HOSTS)
@@ -110,7 +110,7 @@ def test_a_disabled_segment_is_ignored(house: HealHouse) -> None:
     assert (house.incident(report).status, house.reported(report)) == ("ignored", "ignored")
 
 
-def test_too_many_at_once_are_held_until_somebody_approves(house: HealHouse) -> None:
+def test_too_many_failed_hosts_are_held_until_an_operator_approves(house: HealHouse) -> None:
     house.segment(*HOSTS)
     reports = dead(house, *HOSTS[:7])
     house.run(seconds=30)
@@ -145,7 +145,7 @@ def test_some_of_a_rack_go_on_slowly(house: HealHouse) -> None:
     assert all(gap >= 9.9 for gap in gaps), gaps
 
 
-def test_a_cloud_that_sees_nobody_is_not_believed(house: HealHouse) -> None:
+def test_a_cloud_without_any_host_up_is_not_trusted(house: HealHouse) -> None:
     house.segment(*HOSTS[:2])
     for name in HOSTS[:2]:
         house.boot(f"web-{name}", name)
@@ -184,7 +184,7 @@ def test_a_threshold_that_changes_while_it_is_held_is_gone_by_at_the_next_look(
     assert house.incident(report).status == "recovered"
 
 
-def test_a_host_that_keeps_dying_is_left_to_people(house: HealHouse) -> None:
+def test_a_host_dying_again_and_again_is_left_to_operators(house: HealHouse) -> None:
     house.segment(*HOSTS)
     house.recovery.host_max_recoveries = 2
     for _ in range(3):
@@ -198,7 +198,7 @@ def test_a_host_that_keeps_dying_is_left_to_people(house: HealHouse) -> None:
     assert len(house.effects("services.force_down")) == 2
 
 
-def test_without_another_host_it_waits_for_one(house: HealHouse) -> None:
+def test_without_another_host_the_recovery_waits(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2", "cmp-3")
     for name in ("cmp-2", "cmp-3"):
         house.m.cloud.services.disable(name, "full")
@@ -212,7 +212,7 @@ def test_without_another_host_it_waits_for_one(house: HealHouse) -> None:
     assert house.incident(report).status == "recovered"
 
 
-def test_maintenance_that_begins_while_it_is_held_ends_the_matter(house: HealHouse) -> None:
+def test_maintenance_of_the_host_ends_a_held_incident(house: HealHouse) -> None:
     house.segment(*HOSTS)
     house.m.store.switches.pause("", "ann", "wait", None)
     (report,) = dead(house, "cmp-1")
@@ -241,7 +241,7 @@ def test_maintenance_that_begins_while_it_is_held_ends_the_matter(house: HealHou
         ("RESCUE", False),
     ],
 )
-def test_a_guest_that_its_user_has_stopped_on_purpose_is_not_restarted(
+def test_a_guest_stopped_by_its_user_is_not_restarted(
     house: HealHouse, status: str, *, to_be_restarted: bool
 ) -> None:
     server = Server("s1", "web", "alpha", "cmp-1", status, metadata={"HA_Enabled": "true"})
@@ -256,7 +256,7 @@ def test_a_guest_that_its_user_has_stopped_on_purpose_is_not_restarted(
     assert wanted(incident, view).passed is to_be_restarted
 
 
-def test_of_fifty_that_die_at_once_no_more_move_than_the_budget_and_each_once(
+def test_of_fifty_hosts_dying_at_once_no_more_move_than_the_budget_and_each_once(
     house: HealHouse,
 ) -> None:
     """Of two hundred, so spread that each rack goes on; 10 and 200 are in bench/recovery_storm."""

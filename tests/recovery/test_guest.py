@@ -14,7 +14,7 @@ def ha(house: HealHouse, name: str = "web", host: str = "cmp-1") -> str:
     return house.sim.boot(name, "alpha", host, 1, 512, 1, metadata={"HA_Enabled": "True"}).id
 
 
-def test_a_guest_that_crashed_is_stopped_and_started(house: HealHouse) -> None:
+def test_a_crashed_guest_is_stopped_and_started(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
     server = ha(house)
     house.sim.crash_server(server)
@@ -24,7 +24,7 @@ def test_a_guest_that_crashed_is_stopped_and_started(house: HealHouse) -> None:
     assert house.sim.running(server) == ["cmp-1"]
 
 
-def test_a_guest_that_is_not_marked_is_left_alone(house: HealHouse) -> None:
+def test_an_unmarked_guest_is_left_alone(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
     server = house.boot("web", "cmp-1")
     house.sim.crash_server(server)
@@ -35,7 +35,7 @@ def test_a_guest_that_is_not_marked_is_left_alone(house: HealHouse) -> None:
     assert not house.effects("servers.start")
 
 
-def test_one_that_cannot_be_started_here_is_brought_up_elsewhere(house: HealHouse) -> None:
+def test_a_guest_not_starting_on_its_host_is_brought_up_elsewhere(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2", "cmp-3")
     server = ha(house)
     house.sim.crash_server(server)
@@ -59,7 +59,7 @@ def test_a_second_crash_after_it_was_recovered_is_a_new_incident(house: HealHous
     assert len(incidents) == 3
 
 
-def test_one_that_keeps_dying_is_left_to_people(house: HealHouse) -> None:
+def test_a_guest_dying_again_and_again_is_left_to_operators(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
     house.recovery.guest_max_recoveries = 2
     server = ha(house)
@@ -128,7 +128,7 @@ def test_a_report_whose_recovery_failed_does_not_hide_a_new_crash(house: HealHou
     assert house.incident(again).id != house.incident(report).id
 
 
-def test_one_that_keeps_dying_here_is_started_elsewhere(house: HealHouse) -> None:
+def test_a_guest_dying_again_on_its_host_is_started_elsewhere(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
     house.recovery.guest_restarts_in_place = 2
     server = ha(house)
@@ -231,7 +231,7 @@ def test_a_notification_from_a_host_where_the_cloud_does_not_have_the_server_lea
     assert not house.effects("servers.stop")
 
 
-def test_a_notification_of_a_server_that_its_people_suspended_leads_to_nothing(
+def test_a_notification_about_a_suspended_server_leads_to_nothing(
     house: HealHouse,
 ) -> None:
     house.segment("cmp-1", "cmp-2")

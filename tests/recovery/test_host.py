@@ -6,7 +6,7 @@ import pytest
 from holdfast.model.errors import Conflict
 from holdfast.model.incident_progress import plain
 from holdfast.ports.cloud import Server
-from holdfast.recovery import evacuation_plan
+from holdfast.recovery import evacuation
 from holdfast.recovery.timeline import MovePostponed
 from tests.recovery.house import HealHouse
 
@@ -33,7 +33,7 @@ def test_servers_of_a_dead_host_run_elsewhere(house: HealHouse) -> None:
     house.check_unlocked()
 
 
-def test_a_host_that_was_only_cut_off_is_fenced_before_anything_leaves_it(house: HealHouse) -> None:
+def test_a_host_only_cut_off_is_fenced_before_any_server_leaves(house: HealHouse) -> None:
     house.segment(*HOSTS)
     server = house.boot("web", "cmp-1")
     house.sim.cut_host("cmp-1")  # it has power, and its server runs
@@ -46,7 +46,7 @@ def test_a_host_that_was_only_cut_off_is_fenced_before_anything_leaves_it(house:
     assert house.sim.running(server) == [house.server(server)["host"]]
 
 
-def test_a_fence_that_lies_stops_the_recovery_and_calls_people(house: HealHouse) -> None:
+def test_a_lying_fence_stops_the_recovery_and_calls_operators(house: HealHouse) -> None:
     house.segment(*HOSTS)
     house.boot("web", "cmp-1")
     house.sim.change(fence_lies=True)
@@ -63,7 +63,7 @@ def test_a_fence_that_lies_stops_the_recovery_and_calls_people(house: HealHouse)
     house.check_never_twice()
 
 
-def test_a_fence_that_fails_is_tried_again_with_pauses(house: HealHouse) -> None:
+def test_a_failing_fence_is_retried_with_pauses(house: HealHouse) -> None:
     house.segment(*HOSTS)
     house.boot("web", "cmp-1")
     house.sim.change(only_calls=["fence.off"], failure_rate=1.0)
@@ -78,7 +78,7 @@ def test_a_fence_that_fails_is_tried_again_with_pauses(house: HealHouse) -> None
     assert house.incident(report).status == "recovered"
 
 
-def test_a_host_that_nothing_fences_waits_for_an_operators_word(house: HealHouse) -> None:
+def test_a_host_without_a_fence_waits_for_an_operators_confirmation(house: HealHouse) -> None:
     house.segment(*HOSTS)
     house.unfenced.add("cmp-1")
     house.boot("web", "cmp-1")
@@ -241,6 +241,30 @@ def test_a_server_that_found_no_room_in_time_is_left_and_named(house: HealHouse)
     house.check_unlocked()
 
 
+def test_a_server_deleted_after_its_host_was_listed_ends_its_move_at_once(
+    house: HealHouse,
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    house.recovery.parallel_moves = 1
+    house.sim.change(action_s=0.2)
+    first, second = house.boot("a", "cmp-1"), house.boot("b", "cmp-1")
+    house.sim.fail_host("cmp-1")
+    report = house.report("cmp-1")
+    while not house.effects("moves.evacuate"):
+        house.run(seconds=0.1)
+    house.m.cloud.servers.delete(second)  # its host is down: gone at once
+    lists = house.sim.calls()["servers.list"]
+    while house.moves(report)[1].status != "ignored":
+        house.run(seconds=0.1)
+        assert not house.moves(report)[1].not_before
+    assert house.sim.calls()["servers.list"] == lists
+    assert house.moves(report)[1].message == "it was deleted meanwhile"
+    house.run(seconds=30)
+    assert house.incident(report).status == "recovered"
+    assert house.server(first)["host"] == "cmp-2"
+    house.check_unlocked()
+
+
 def test_the_target_dying_sends_the_server_to_a_third_host(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2", "cmp-3", "cmp-4", "cmp-5", "cmp-6", "cmp-7")
     house.sim.change(action_s=10.0)
@@ -271,7 +295,7 @@ def test_a_locked_server_stays_locked_by_its_owner(house: HealHouse) -> None:
     assert house.server(server)["host"] != "cmp-1"
 
 
-def test_only_marked_servers_move_where_that_is_wanted(house: HealHouse) -> None:
+def test_only_marked_servers_move_if_configured(house: HealHouse) -> None:
     house.segment(*HOSTS)
     house.recovery.evacuate_all = False
     marked = house.sim.boot("ha", "alpha", "cmp-1", 1, 512, 1, metadata={"HA_Enabled": "True"}).id
@@ -329,7 +353,7 @@ def test_steps_of_the_site_run_before_after_and_instead(house: HealHouse) -> Non
 # the host returns
 
 
-def test_a_host_that_restarted_and_is_well_is_used_again(house: HealHouse) -> None:
+def test_a_restarted_and_healthy_host_is_used_again(house: HealHouse) -> None:
     house.segment(*HOSTS)
     house.boot("web", "cmp-1")
     house.sim.fail_host("cmp-1")
@@ -346,7 +370,7 @@ def test_a_host_that_restarted_and_is_well_is_used_again(house: HealHouse) -> No
     house.check_never_twice()
 
 
-def test_its_servers_go_back_where_that_is_wanted(house: HealHouse) -> None:
+def test_servers_move_back_to_the_returned_host_if_configured(house: HealHouse) -> None:
     house.segment(*HOSTS)
     house.recovery.move_back = True
     server = house.boot("web", "cmp-1")
@@ -359,7 +383,7 @@ def test_its_servers_go_back_where_that_is_wanted(house: HealHouse) -> None:
     assert house.sim.running(server) == ["cmp-1"]
 
 
-def test_a_resized_server_that_ran_runs_again(house: HealHouse) -> None:
+def test_a_running_resized_server_runs_again(house: HealHouse) -> None:
     house.segment(*HOSTS)
     server = house.boot("web", "cmp-1")
     house.sim.resize_server(server)
@@ -377,4 +401,4 @@ def test_a_resized_server_without_power_counts_as_stopped(house: HealHouse) -> N
         Server(name, name, "alpha", "cmp-1", "VERIFY_RESIZE", powered=name == "ran")
         for name in ("ran", "stopped")
     )
-    assert evacuation_plan.ran([ran, stopped], (), house.recovery) == ["ran"]
+    assert evacuation.servers_to_run([ran, stopped], (), house.recovery) == ["ran"]

@@ -22,7 +22,11 @@ BEAT_S = 10.0
 
 
 def beat(
-    house: HealHouse, *hosts: str, boot_id: str = "first", running: Sequence[str] | None = None
+    house: HealHouse,
+    *hosts: str,
+    boot_id: str = "first",
+    running: Sequence[str] | None = None,
+    ran: Sequence[str] = (),
 ) -> None:
     values: dict[str, Any] = {
         "started_at": EPOCH,
@@ -30,7 +34,7 @@ def beat(
         "rules_version": "",
         "central_version": "",
         "boot_id": boot_id,
-        "details": {} if running is None else {"running": list(running)},
+        "details": {"ran": list(ran), **({} if running is None else {"running": list(running)})},
     }
     for host in hosts:
         house.m.store.agents.beat(host, values)
@@ -62,7 +66,6 @@ def cut(house: HealHouse) -> set[str]:
 def site(house: HealHouse) -> HealHouse:
     house.segment(*HOSTS)
     house.boot("web", HOST)
-    house.recovery.heartbeat_network = "manage"
     return house
 
 
@@ -96,7 +99,7 @@ def test_a_report_is_contradicted_by_nova_where_there_is_no_agent(site: HealHous
     assert not cut(site)
 
 
-def test_that_nova_still_calls_a_dead_host_up_contradicts_nothing(site: HealHouse) -> None:
+def test_a_stale_state_up_in_nova_contradicts_nothing(site: HealHouse) -> None:
     site.sim.change(service_down_s=3600.0)
     site.sim.cut_host(HOST)
     report = site.report(HOST)
@@ -108,7 +111,7 @@ def test_that_nova_still_calls_a_dead_host_up_contradicts_nothing(site: HealHous
     assert site.incident(report).status == "recovered"
 
 
-def test_power_that_reads_off_proves_a_death_without_any_wait(site: HealHouse) -> None:
+def test_power_off_proves_a_death_without_any_wait(site: HealHouse) -> None:
     beat(site, HOST)
     site.sim.fail_host(HOST)
     report = site.report(HOST)
@@ -129,7 +132,7 @@ def test_a_contradiction_ends_when_no_newer_beat_comes(site: HealHouse) -> None:
     assert cut(site) == {HOST}
 
 
-def test_operators_hear_of_a_contradiction_that_lasts_a_minute(site: HealHouse) -> None:
+def test_operators_hear_of_a_contradiction_lasting_a_minute(site: HealHouse) -> None:
     report = site.report(HOST)
     for number in range(30):
         site.run(seconds=5)
@@ -169,7 +172,7 @@ def test_a_report_stands_after_another_source_withdrew_the_same_one(site: HealHo
     assert cut(site) == {HOST}
 
 
-def test_what_stops_again_after_it_was_withdrawn_is_recovered(site: HealHouse) -> None:
+def test_a_host_reported_again_after_a_withdrawal_is_recovered(site: HealHouse) -> None:
     site.m.store.switches.pause("", "ann", "wait", None)
     site.sim.cut_host(HOST)
     site.report(HOST)
@@ -217,7 +220,7 @@ def test_a_process_that_runs_again_before_the_pause_ends_does_not_disable_its_ho
     assert not site.effects("services.disable")
 
 
-def test_an_old_report_about_a_host_that_is_well_opens_nothing(site: HealHouse) -> None:
+def test_an_old_report_about_a_healthy_host_opens_nothing(site: HealHouse) -> None:
     report = site.report(HOST, at=EPOCH - timedelta(days=3650))
     site.run(minutes=2)
     found = site.m.store.notifications.notification(report)
@@ -227,7 +230,7 @@ def test_an_old_report_about_a_host_that_is_well_opens_nothing(site: HealHouse) 
     assert not cut(site)
 
 
-def test_a_report_that_an_outage_delayed_is_not_lost(site: HealHouse) -> None:
+def test_a_report_delayed_by_an_outage_is_not_lost(site: HealHouse) -> None:
     site.sim.cut_host(HOST)
     report = site.report(HOST, at=site.clock.now() - timedelta(hours=1))
     site.run(minutes=2)
@@ -259,7 +262,7 @@ def test_an_old_report_about_a_dead_host_waits_once_for_nova(site: HealHouse) ->
     assert cut(site) == {HOST}
 
 
-def test_what_nova_said_since_an_old_report_counts_for_the_incident_it_joins(
+def test_reports_of_nova_since_an_old_report_count_for_the_joined_incident(
     site: HealHouse,
 ) -> None:
     site.sim.change(service_down_s=60.0)
@@ -283,7 +286,7 @@ def test_an_old_report_is_not_dropped_for_a_heartbeat_that_was_on_its_way(site: 
     assert cut(site) == {HOST}
 
 
-def test_one_report_against_the_votes_of_all_monitors_cuts_nobody(site: HealHouse) -> None:
+def test_a_report_against_the_votes_of_all_monitors_cuts_no_host(site: HealHouse) -> None:
     voters(site, *HOSTS)
     report = site.report(HOST)
     site.run(minutes=5)
@@ -388,7 +391,7 @@ def test_a_notification_against_all_signs_of_life_cuts_a_host_only_where_it_is_t
         assert "counts whatever else is said: its segment trusts notifications" in counted
 
 
-def test_a_notification_that_is_trusted_is_withdrawn_by_its_own_source(house: HealHouse) -> None:
+def test_a_trusted_notification_is_withdrawn_by_its_own_source(house: HealHouse) -> None:
     house.segment(*HOSTS, trust_notifications=True)
     house.boot("web", HOST)
     house.m.store.switches.pause("", "ann", "wait", None)

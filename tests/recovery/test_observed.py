@@ -61,7 +61,7 @@ def incidents(house: HealHouse) -> list[Incident]:
     return [store.incidents.incident(one) for one in ids]
 
 
-def test_a_guest_that_the_agent_saw_die_is_started_again(house: HealHouse) -> None:
+def test_a_guest_reported_dead_by_its_agent_is_started_again(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
     server = ha(house)
     house.sim.crash_server(server)
@@ -76,7 +76,7 @@ def test_a_guest_that_the_agent_saw_die_is_started_again(house: HealHouse) -> No
     assert [(row["id"], row["incident_id"]) for row in rows] == [(report, incident.id)]
 
 
-def test_agent_and_notification_about_one_death_are_one_incident(house: HealHouse) -> None:
+def test_agent_and_notification_about_the_same_death_share_an_incident(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
     server = ha(house)
     house.sim.crash_server(server)
@@ -100,7 +100,9 @@ def test_a_second_death_after_the_recovery_is_a_second_incident(house: HealHouse
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "nowhere", "no segment", "only noted"])
-def test_what_is_not_a_failure_of_this_host_leads_to_nothing(house: HealHouse, where: str) -> None:
+def test_an_observation_without_a_failure_of_this_host_leads_to_nothing(
+    house: HealHouse, where: str
+) -> None:
     house.segment("cmp-1", "cmp-2")
     server = ha(house, host="cmp-2" if where == "elsewhere" else "cmp-1")
     agent = Agent(house, "cmp-3" if where == "no segment" else "cmp-1")
@@ -114,7 +116,7 @@ def test_what_is_not_a_failure_of_this_host_leads_to_nothing(house: HealHouse, w
 
 
 @pytest.mark.parametrize("wish", ["suspend", "shelve"])
-def test_a_guest_that_its_people_want_off_stays_off(house: HealHouse, wish: str) -> None:
+def test_a_guest_stopped_by_its_owner_stays_off(house: HealHouse, wish: str) -> None:
     """Of one that was suspended or shelved after it crashed libvirt says `crashed` as before."""
     house.segment("cmp-1", "cmp-2")
     server = ha(house)
@@ -127,7 +129,7 @@ def test_a_guest_that_its_people_want_off_stays_off(house: HealHouse, wish: str)
         assert not house.effects(f"servers.{call}")
 
 
-def test_a_death_of_which_nobody_knows_the_time_counts_only_while_the_cloud_says_active(
+def test_a_death_without_a_time_counts_only_while_nova_shows_active(
     house: HealHouse,
 ) -> None:
     """What an agent finds when it first comes may be off for weeks."""
@@ -165,7 +167,7 @@ def test_nova_compute_that_does_not_run_closes_its_host_and_other_services_do_no
     assert house.effects("services.disable")
 
 
-def test_an_old_report_of_what_runs_again_since_is_explained_by_that(house: HealHouse) -> None:
+def test_an_old_report_about_a_restarted_guest_is_explained(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
     server, agent = ha(house), Agent(house, "cmp-1")
     house.sim.crash_server(server)
@@ -343,7 +345,7 @@ def test_a_death_soon_after_the_restart_is_a_second_one_however_long_the_cloud_s
     assert not house.effects("servers.shelve")
 
 
-def test_one_that_dies_whenever_it_is_started_is_left_to_people_when_its_budget_is_used_up(
+def test_a_guest_dying_at_every_start_is_left_to_operators_after_its_budget(
     house: HealHouse,
 ) -> None:
     house.segment("cmp-1", "cmp-2")

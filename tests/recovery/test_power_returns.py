@@ -12,7 +12,7 @@ from holdfast.model.incident_progress import plain
 from holdfast.ports.cloud import Migration, Server
 from holdfast.ports.fence import UNKNOWN
 from holdfast.ports.recovery import ANSWERED, ONGOING, PENDING, STARTED, ServerMove
-from holdfast.recovery import in_place
+from holdfast.recovery import host_return
 from tests.recovery.house import HealHouse
 
 DEAD = "cmp-1"
@@ -102,7 +102,7 @@ def test_a_host_whose_power_returns_is_cut_while_an_evacuation_is_under_way(
     house.check_unlocked()
 
 
-def test_a_host_that_loses_its_power_again_is_evacuated_after_all(house: HealHouse) -> None:
+def test_a_host_losing_its_power_again_is_evacuated_after_all(house: HealHouse) -> None:
     own = without_room(house)
     report = dies(house)
     house.run(minutes=1)
@@ -123,13 +123,13 @@ def test_a_host_that_loses_its_power_again_is_evacuated_after_all(house: HealHou
     house.check_unlocked()
 
 
-def test_a_host_that_never_reports_after_its_power_returned_is_cut(house: HealHouse) -> None:
+def test_a_host_without_a_report_after_its_power_returned_is_cut(house: HealHouse) -> None:
     own = without_room(house)
     report = dies(house)
     house.run(minutes=1)
     house.sim.recover_host(DEAD)
     house.sim.cut_host(DEAD)
-    house.run(seconds=in_place.BOOT_S - 60)
+    house.run(seconds=host_return.BOOT_S - 60)
     assert cuts(house) == 0
     house.m.cloud.servers.delete(named(house, "in the way"))
     house.run(minutes=10)
@@ -140,7 +140,7 @@ def test_a_host_that_never_reports_after_its_power_returned_is_cut(house: HealHo
     house.check_never_twice()
 
 
-def test_a_server_that_is_given_up_is_not_left_in_error(house: HealHouse) -> None:
+def test_a_given_up_server_is_not_left_in_error(house: HealHouse) -> None:
     own = without_room(house)
     house.recovery.move_give_up_s = 60.0
     report = dies(house)
@@ -265,7 +265,7 @@ def test_another_segments_rule_does_not_switch_a_host_on(house: HealHouse) -> No
 
 
 @pytest.mark.parametrize("names", ["own", "star"])
-def test_a_host_is_switched_on_once_it_is_empty(house: HealHouse, names: str) -> None:
+def test_an_empty_fenced_host_is_switched_on(house: HealHouse, names: str) -> None:
     report = fenced(house, "empty", "web", "mail", "db")
     if names == "star":
         house.recovery.power_on_after = {"*": "empty"}
@@ -283,7 +283,7 @@ def test_a_host_with_a_server_left_is_not_empty(house: HealHouse) -> None:
     assert not house.effects("fence.on")
 
 
-def test_a_host_is_switched_on_after_so_many_minutes(house: HealHouse) -> None:
+def test_a_fenced_host_is_switched_on_after_the_configured_minutes(house: HealHouse) -> None:
     report = fenced(house, "30")
     house.run(minutes=29)
     assert house.incident(report).status == "recovered"
@@ -320,7 +320,7 @@ def test_a_host_that_was_off_before_holdfast_acted_is_not_switched_on(house: Hea
     assert not house.effects("fence.on")
 
 
-def test_a_host_that_somebody_switches_off_later_stays_off(house: HealHouse) -> None:
+def test_a_host_switched_off_by_hand_later_stays_off(house: HealHouse) -> None:
     fenced(house, "1")
     house.run(minutes=5)
     assert len(house.effects("fence.on")) == 1
@@ -332,7 +332,7 @@ def test_a_host_that_somebody_switches_off_later_stays_off(house: HealHouse) -> 
 @pytest.mark.parametrize(
     "text", ["north:soon", "north:0", "north:-5", "north:1.5", "north:", "north"]
 )
-def test_a_rule_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+def test_an_unknown_power_on_rule_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "holdfast.conf"
     file.write_text(f"[recovery]\npower_on_after = {text}\n")
     with pytest.raises(ValueError, match="power_on_after"):
@@ -375,7 +375,7 @@ def test_an_operators_word_against_a_fence_that_reads_on_does_not_count(house: H
     house.check_never_twice()
 
 
-def test_an_operators_word_counts_despite_a_fence_that_reads_on_if_it_says_so(
+def test_a_confirmation_despite_power_on_counts_against_the_fence(
     house: HealHouse,
 ) -> None:
     house.segment(DEAD, "cmp-2")
@@ -426,7 +426,7 @@ def migration(number: int, status: str) -> Migration:
 def test_a_host_is_cut_again_only_while_an_evacuation_may_take_effect(
     moves: list[ServerMove], migrations: list[Migration], why: str
 ) -> None:
-    said = in_place.why_cut(moves, migrations)
+    said = host_return.why_cut(moves, migrations)
     assert why in said and bool(said) == bool(why)
 
 
@@ -446,8 +446,8 @@ def test_a_host_is_cut_again_only_while_an_evacuation_may_take_effect(
         ("VERIFY_RESIZE", None, "VERIFY_RESIZE", ANSWERED, "done"),
     ],
 )
-def test_each_server_returns_to_what_it_was(
+def test_each_server_returns_to_its_earlier_status(
     status: str, task: str | None, was: str, after: int, action: str
 ) -> None:
     server = Server("s", "web", "alpha", DEAD, status, task_state=task)
-    assert in_place.next_action(server, move(was=was, after_migration=after)) == action
+    assert host_return.next_action(server, move(was=was, after_migration=after)) == action

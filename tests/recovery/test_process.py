@@ -40,7 +40,7 @@ def test_any_other_process_is_noted_and_does_not_touch_maintenance(house: HealHo
     assert not house.effects("services.disable")
 
 
-def test_a_host_that_dies_after_its_nova_compute_did_is_recovered(house: HealHouse) -> None:
+def test_a_host_dying_after_its_nova_compute_is_recovered(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2", "cmp-3", "cmp-4")
     server = house.boot("web", "cmp-1")
     house.sim.cut_host("cmp-1")
@@ -101,7 +101,7 @@ def test_a_guest_that_was_moved_while_its_host_could_not_start_it_is_left_alone(
     assert not house.effects("servers.start")
 
 
-def test_what_an_operator_put_on_maintenance_is_left_alone_with_its_guests(
+def test_a_host_on_maintenance_is_left_alone_with_its_guests(
     house: HealHouse,
 ) -> None:
     house.segment("cmp-1", "cmp-2")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host that died and came back with another boot id is not cut: its servers start in place."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -14,7 +15,6 @@ from tests.recovery.voters import voters
 @pytest.fixture
 def site(house: HealHouse) -> HealHouse:
     house.segment(*HOSTS)
-    house.recovery.heartbeat_network = "manage"
     beat(house, *HOSTS)
     house.run(seconds=3)
     return house
@@ -27,10 +27,16 @@ def reboot(house: HealHouse, dark_s: float = 4.0) -> None:
     house.sim.recover_host(HOST)
 
 
-def lives(house: HealHouse, seconds: float, *running: str, boot_id: str = "second") -> None:
+def lives(
+    house: HealHouse,
+    seconds: float,
+    *running: str,
+    boot_id: str = "second",
+    ran: Sequence[str] = (),
+) -> None:
     """Heartbeats for so long, every five seconds."""
     for _ in range(int(seconds // 5)):
-        beat(house, HOST, boot_id=boot_id, running=running)
+        beat(house, HOST, boot_id=boot_id, running=running, ran=ran)
         house.run(seconds=5)
 
 
@@ -40,7 +46,7 @@ def crash_unseen(house: HealHouse) -> str:
     return house.report(HOST)
 
 
-def test_a_host_that_rebooted_is_not_cut_and_its_servers_start_there(site: HealHouse) -> None:
+def test_a_rebooted_host_is_not_cut_and_its_servers_start_in_place(site: HealHouse) -> None:
     web = site.boot("web", HOST)
     site.m.store.switches.pause("", "ann", "wait", None)
     site.sim.fail_host(HOST)
@@ -59,7 +65,7 @@ def test_a_host_that_rebooted_is_not_cut_and_its_servers_start_there(site: HealH
     assert not site.effects("services.force_down")
 
 
-def test_guests_that_run_again_by_themselves_are_left_alone(site: HealHouse) -> None:
+def test_guests_restarted_by_nova_are_left_alone(site: HealHouse) -> None:
     web = site.boot("web", HOST)
     report = crash_unseen(site)
     site.run(seconds=2)
@@ -83,7 +89,7 @@ def test_a_guest_that_the_cloud_calls_active_and_its_agent_does_not_see_is_start
     assert site.effects("servers.stop") == site.effects("servers.start") == [web]
 
 
-def test_nothing_is_started_before_the_agent_says_what_runs(site: HealHouse) -> None:
+def test_no_server_starts_before_the_agent_reports_the_running_guests(site: HealHouse) -> None:
     site.boot("web", HOST)
     report = crash_unseen(site)
     site.run(seconds=2)
@@ -97,12 +103,19 @@ def test_nothing_is_started_before_the_agent_says_what_runs(site: HealHouse) -> 
 
 
 def test_a_report_that_comes_after_the_reboot_starts_the_servers_too(site: HealHouse) -> None:
-    site.boot("web", HOST)
+    """Nova has stopped them by then, and its agent knows that one of them ran before."""
+    web, stopped = site.boot("web", HOST), site.boot("db", HOST)
+    site.m.cloud.servers.stop(stopped)
+    site.run(seconds=3)
     reboot(site)
-    lives(site, 60)
+    lives(site, 60, ran=[web])
+    assert site.server(web)["status"] == "SHUTOFF"
     report = site.report(HOST)
-    lives(site, 90)
-    assert site.incident(report).sentence.startswith("recovered in place")
+    lives(site, 90, ran=[web])
+    sentence = "recovered in place: cmp-1: 0 of 2 servers moved, 1 started in place, 1 stay"
+    assert site.incident(report).sentence == sentence
+    assert site.sim.running(web) == [HOST]
+    assert not site.sim.running(stopped)
     assert not cut(site)
 
 
@@ -142,7 +155,7 @@ def test_an_old_report_of_a_host_that_rebooted_is_not_dropped(site: HealHouse) -
     assert not cut(site)
 
 
-def test_a_host_that_falls_silent_after_its_reboot_is_cut(site: HealHouse) -> None:
+def test_a_host_silent_after_its_reboot_is_cut(site: HealHouse) -> None:
     web = site.boot("web", HOST)
     report = crash_unseen(site)
     site.run(seconds=2)

@@ -15,7 +15,7 @@ def recovered(house: HealHouse, report: str, minutes: float = 2) -> None:
     house.check_unlocked()
 
 
-def test_nova_is_told_at_once_and_nobody_sleeps_until_it_notices(house: HealHouse) -> None:
+def test_nova_is_told_at_once_and_recovery_does_not_wait_for_its_timeout(house: HealHouse) -> None:
     house.segment(*HOSTS)
     house.sim.change(service_down_s=600.0)
     house.boot("web", "cmp-1")
@@ -24,7 +24,7 @@ def test_nova_is_told_at_once_and_nobody_sleeps_until_it_notices(house: HealHous
     recovered(house, report, minutes=0.25)
 
 
-def test_a_recovery_whose_manager_died_is_gone_on_with(house: HealHouse) -> None:
+def test_a_recovery_continues_after_the_death_of_its_manager(house: HealHouse) -> None:
     house.segment(*HOSTS)
     house.sim.change(action_s=5.0)
     house.boot("web", "cmp-1")
@@ -83,7 +83,7 @@ def test_a_server_stuck_in_a_task_leaves_all_the_same(house: HealHouse) -> None:
     assert house.server(server)["host"] != "cmp-1"
 
 
-def test_servers_that_others_replace_are_left_alone(house: HealHouse) -> None:
+def test_servers_replaced_by_their_owners_are_left_alone(house: HealHouse) -> None:
     house.segment(*HOSTS)
     amphora = house.boot("amphora-1b2c", "cmp-1")
     house.sim.fail_host("cmp-1")
@@ -132,7 +132,7 @@ def test_a_host_that_recovery_works_on_can_be_reported_again_without_harm(house:
     assert house.reported(again) == "finished"
 
 
-def test_an_evacuation_that_never_ends_is_given_up_and_the_report_with_it(
+def test_an_endless_evacuation_is_given_up_and_the_report_fails(
     house: HealHouse,
 ) -> None:
     """Not polled for ever, and not kept running: somebody is told which server it is."""
@@ -191,7 +191,7 @@ def test_a_guest_that_is_busy_or_stopped_already_is_no_trouble(house: HealHouse)
         assert house.sim.running(server) == ["cmp-1"]
 
 
-def test_what_is_only_tried_out_touches_no_guest_and_no_service(house: HealHouse) -> None:
+def test_a_dry_run_touches_no_guest_and_no_service(house: HealHouse) -> None:
     house.segment(*HOSTS)
     house.recovery.dry_run = house.recovery.restart_all = True
     server = house.boot("web", "cmp-1")

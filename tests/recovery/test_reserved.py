@@ -37,7 +37,7 @@ def test_servers_follow_the_host_that_repair_gave_to_their_reservation(house: He
     house.check_never_twice()
 
 
-def test_without_another_host_they_wait_and_go_when_there_is_one(house: HealHouse) -> None:
+def test_reserved_servers_wait_for_another_host_and_then_move(house: HealHouse) -> None:
     lease_id, reservation = reserved(house, "cmp-1")
     house.segment("cmp-8", "cmp-9")  # open to everybody, and of no use to them
     server = inside(house, "web", "cmp-1", reservation)
@@ -55,7 +55,7 @@ def test_without_another_host_they_wait_and_go_when_there_is_one(house: HealHous
     house.check_unlocked()
 
 
-def test_a_lease_of_two_hosts_moves_them_to_the_one_it_kept_and_the_new_one(
+def test_servers_of_a_lease_of_two_hosts_move_to_its_kept_and_its_new_host(
     house: HealHouse,
 ) -> None:
     lease_id, reservation = reserved(house, "cmp-1", "cmp-2", "cmp-3", hosts=2)

@@ -24,12 +24,11 @@ from tests.recovery.test_crash_points import (
     quick,
     report_guest,
     segment,
-    site,
     stage_of,
     until_over,
 )
 
-__all__ = ["quick", "site", "stage_of"]  # fixtures
+__all__ = ["quick", "stage_of"]  # fixtures
 
 
 def until_it_runs(house: HealHouse) -> None:

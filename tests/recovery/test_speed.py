@@ -38,9 +38,17 @@ def test_sixty_servers_leave_a_dead_host_side_by_side_and_share_their_looks(
             assert fleet.twice() == 0
             return fleet.away() == SERVERS
 
+        def all_told() -> bool:
+            return len(fleet.rows("SELECT id FROM vmoves WHERE status = 'succeeded'")) == SERVERS
+
         eventually(all_away, 2 * PATIENCE_S)
+        eventually(all_told, 2 * PATIENCE_S)
         calls, took = fleet.sim.calls(), time.monotonic() - began
-    assert calls["moves.evacuate"] == SERVERS
+    once = ("moves.evacuate", "servers.lock", "servers.unlock")
+    assert [calls[name] for name in once] == [SERVERS] * 3
+    # their host's list serves before the evacuation; each is read once when it has arrived
+    assert calls["servers.show"] <= SERVERS + 2
+    assert calls["servers.list"] <= took / context.LISTED_S + 5
     # Shared, an answer serves for FRESH_S, and a wave of moves that begin asks once more. Else
     # each of the sixty asks at least once when it has begun and once when it has arrived.
     assert calls["moves.migrations"] <= took / context.FRESH_S + SERVERS / 2, (

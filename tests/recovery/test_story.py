@@ -45,7 +45,7 @@ def dead(house: HealHouse, servers: int = 1) -> str:
 # evidence
 
 
-def test_a_restarted_monitor_does_not_rewrite_when_it_saw_what(house: HealHouse) -> None:
+def test_a_restarted_monitor_does_not_rewrite_the_times_of_its_votes(house: HealHouse) -> None:
     house.segment(*HOSTS)
     house.boot("web", DEAD)
     house.sim.change(only_calls=["fence.off"], failure_rate=1.0)  # it stays open
@@ -147,7 +147,7 @@ def test_each_retry_adds_an_attempt_and_changes_none(house: HealHouse) -> None:
 # was it fenced
 
 
-def test_a_host_that_holdfast_switched_off_was_fenced(house: HealHouse) -> None:
+def test_a_host_switched_off_by_holdfast_was_fenced(house: HealHouse) -> None:
     report = dead(house)
     house.run(minutes=1)
     evidence = plain(house.incident(report).details)["evidence"]
@@ -156,7 +156,7 @@ def test_a_host_that_holdfast_switched_off_was_fenced(house: HealHouse) -> None:
     assert house.effects("fence.off")
 
 
-def test_a_host_that_reads_off_already_was_not_fenced(house: HealHouse) -> None:
+def test_a_host_already_off_was_not_fenced(house: HealHouse) -> None:
     house.segment(*HOSTS)
     house.boot("web", DEAD)
     house.sim.fail_host(DEAD)
@@ -172,7 +172,7 @@ def test_a_host_that_reads_off_already_was_not_fenced(house: HealHouse) -> None:
     house.check_never_twice()
 
 
-def test_a_host_that_somebody_switched_off_after_its_fence_failed_was_not_fenced(
+def test_a_host_switched_off_by_hand_after_a_failed_fence_was_not_fenced(
     house: HealHouse,
 ) -> None:
     report = dead(house)
@@ -235,7 +235,7 @@ def test_a_guests_story_has_its_name_the_evidence_when_it_died_and_when_it_ran_a
 # what is final
 
 
-def test_a_move_that_is_tried_again_did_not_fail_for_good(
+def test_a_retried_move_did_not_fail_for_good(
     house: HealHouse, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -264,7 +264,7 @@ def without_room(house: HealHouse) -> str:
     return house.report(DEAD)
 
 
-def test_servers_that_find_no_room_say_what_they_need_what_is_free_and_the_next_try(
+def test_servers_without_room_state_their_need_the_free_capacity_and_the_next_try(
     house: HealHouse,
 ) -> None:
     report = without_room(house)
@@ -275,7 +275,7 @@ def test_servers_that_find_no_room_say_what_they_need_what_is_free_and_the_next_
     assert said == f"{need}; next try at {first:%H:%M:%S} UTC"
 
 
-def test_what_moved_is_said_before_why_the_rest_waits(house: HealHouse) -> None:
+def test_the_moved_servers_are_named_before_the_reason_of_the_waiting(house: HealHouse) -> None:
     house.segment(DEAD, "cmp-2")
     house.sim.boot("small", "alpha", DEAD, 1, 1024, 1)
     house.sim.boot("big", "alpha", DEAD, 20, 1024, 1)
@@ -299,7 +299,7 @@ def test_free_room_in_pieces_is_no_room(house: HealHouse) -> None:
     assert "1 server needs 6 vCPU and 1 GiB, 8 vCPU and 254 GiB are free, on no host enough" in said
 
 
-def test_where_nobody_knows_what_is_free_the_tries_own_words_are_said(house: HealHouse) -> None:
+def test_without_known_capacity_the_errors_of_the_tries_are_shown(house: HealHouse) -> None:
     report = without_room(house)
     house.run(seconds=1)
     house.sim.change(only_calls=["hosts.find"], failure_rate=1.0)
@@ -308,7 +308,7 @@ def test_where_nobody_knows_what_is_free_the_tries_own_words_are_said(house: Hea
     assert said.startswith("3 servers wait: the cloud could not move it to any host; next try at ")
 
 
-def test_what_is_free_is_asked_once_per_try(house: HealHouse) -> None:
+def test_the_free_capacity_is_queried_once_per_try(house: HealHouse) -> None:
     report = without_room(house)
     before = house.sim.calls().get("hosts.find", 0)
     house.run(minutes=5)

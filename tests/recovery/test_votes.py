@@ -29,10 +29,10 @@ def incidents(house: HealHouse) -> list[Incident]:
     return [one.incident for one in reversed(listed)]
 
 
-def standing(house: HealHouse, host: str = DEAD) -> str:
-    found = house.m.store.standings.of(host)
+def host_state(house: HealHouse, host: str = DEAD) -> str:
+    found = house.m.store.host_status.of(host)
     assert found is not None
-    return found.standing.state
+    return found.status.state
 
 
 def counting(house: HealHouse, host: str = DEAD) -> bool:
@@ -61,14 +61,14 @@ def dies(house: HealHouse, *seen_by: Voter) -> None:
         one.fails(DEAD)
 
 
-def test_a_host_that_most_see_fail_is_recovered_with_their_evidence(
+def test_a_host_failed_by_most_votes_is_recovered_with_their_evidence(
     house: HealHouse, ctls: list[Voter]
 ) -> None:
     house.sim.fail_host(DEAD)
     said = [ctls[0].fails(DEAD), ctls[1].fails(DEAD)]
     ctls[2].sees(blind=[DEAD])
     house.run(seconds=1)
-    assert standing(house) == "down"
+    assert host_state(house) == "down"
     house.run(minutes=1)
     (one,) = incidents(house)
     assert (one.status, one.subject) == ("recovered", f"host:{DEAD}")
@@ -86,13 +86,11 @@ def test_a_host_that_most_see_fail_is_recovered_with_their_evidence(
     ]
 
 
-def test_one_of_three_against_two_who_see_it_well_changes_nothing(
-    house: HealHouse, ctls: list[Voter]
-) -> None:
+def test_a_single_monitor_against_two_changes_nothing(house: HealHouse, ctls: list[Voter]) -> None:
     ctls[0].fails(DEAD)
     house.run(minutes=5)
     assert incidents(house) == []
-    assert standing(house) == "up"
+    assert host_state(house) == "up"
 
 
 def test_who_was_outvoted_is_heard_when_the_others_see_nothing_any_more(
@@ -107,7 +105,7 @@ def test_who_was_outvoted_is_heard_when_the_others_see_nothing_any_more(
     assert len(incidents(house)) == 1
 
 
-def test_one_that_sees_of_three_that_are_registered_has_people_alerted_and_no_more(
+def test_a_single_seeing_monitor_of_three_only_alerts_operators(
     house: HealHouse, ctls: list[Voter]
 ) -> None:
     ctls[1].sees(blind=[DEAD])
@@ -118,7 +116,7 @@ def test_one_that_sees_of_three_that_are_registered_has_people_alerted_and_no_mo
     ctls[2].sees(blind=[DEAD])
     house.run(minutes=5)
     assert incidents(house) == []
-    assert standing(house) == "up"
+    assert host_state(house) == "up"
     assert not house.effects("fence.off")
     (told,) = house.ear.heard
     assert told.event_type == "host.alert"
@@ -128,7 +126,7 @@ def test_one_that_sees_of_three_that_are_registered_has_people_alerted_and_no_mo
     assert len(incidents(house)) == 1
 
 
-def test_the_vote_of_the_only_monitor_that_is_registered_is_enough(house: HealHouse) -> None:
+def test_the_vote_of_the_only_registered_monitor_is_enough(house: HealHouse) -> None:
     house.segment(*HOSTS)
     (only,) = voters(house, *HOSTS, count=1)
     house.sim.fail_host(DEAD)
@@ -138,7 +136,7 @@ def test_the_vote_of_the_only_monitor_that_is_registered_is_enough(house: HealHo
     assert one.status == "recovered"
 
 
-def test_observers_that_nobody_registered_cannot_outvote_the_one_that_is(
+def test_unregistered_observers_cannot_outvote_a_registered_monitor(
     house: HealHouse,
 ) -> None:
     """Neither that a host failed, nor that it is well."""
@@ -151,7 +149,7 @@ def test_observers_that_nobody_registered_cannot_outvote_the_one_that_is(
         one.fails(DEAD)
     house.run(minutes=5)
     assert incidents(house) == []
-    assert standing(house) == "up"
+    assert host_state(house) == "up"
     assert not house.effects("fence.off")
     assert not counting(house)
     for one in made_up:
@@ -164,7 +162,7 @@ def test_observers_that_nobody_registered_cannot_outvote_the_one_that_is(
     assert [vote["observer"] for vote in plain(found.details)["seen"]] == ["ctl-1"]
 
 
-def test_what_was_said_under_a_name_before_it_was_registered_does_not_count(
+def test_votes_from_before_the_registration_of_a_monitor_do_not_count(
     house: HealHouse,
 ) -> None:
     house.segment(*HOSTS)
@@ -186,7 +184,7 @@ def unregister(house: HealHouse, *voters: Voter) -> None:
         house.m.store.monitors.unregister(voter.name)
 
 
-def test_monitors_that_were_not_heard_of_lately_do_not_count(house: HealHouse) -> None:
+def test_monitors_silent_for_long_do_not_count(house: HealHouse) -> None:
     house.segment(*HOSTS)
     Voter(house, "old-1", heartbeat_s=5.0).fails(DEAD)
     house.clock.advance(16)
@@ -199,9 +197,7 @@ def test_monitors_that_were_not_heard_of_lately_do_not_count(house: HealHouse) -
     assert [vote["vote"] for vote in plain(one.details)["seen"]] == ["for", "abstain"]
 
 
-def test_silence_of_those_who_would_object_is_no_objection(
-    house: HealHouse, ctls: list[Voter]
-) -> None:
+def test_silent_monitors_do_not_vote_against(house: HealHouse, ctls: list[Voter]) -> None:
     ctls[2].heartbeat_s = 5.0
     ctls[2].beat()
     unregister(house, ctls[1])
@@ -212,7 +208,9 @@ def test_silence_of_those_who_would_object_is_no_objection(
     assert len(incidents(house)) == 1
 
 
-def test_as_many_as_the_site_wants_must_say_so(house: HealHouse, ctls: list[Voter]) -> None:
+def test_a_recovery_needs_the_configured_number_of_votes(
+    house: HealHouse, ctls: list[Voter]
+) -> None:
     house.recovery.host_votes = 3
     for ctl in ctls[1:]:
         ctl.sees(blind=[DEAD])
@@ -225,7 +223,7 @@ def test_as_many_as_the_site_wants_must_say_so(house: HealHouse, ctls: list[Vote
     assert len(incidents(house)) == 1
 
 
-def test_who_sees_it_down_and_waits_whether_it_lasts_is_not_against(
+def test_a_monitor_with_a_pending_down_does_not_vote_against(
     house: HealHouse, ctls: list[Voter]
 ) -> None:
     ctls[2].sees(waiting=[DEAD])
@@ -319,16 +317,14 @@ def _opened(path: Path, points: Points) -> object:
                 for incident in incidents(house)
             ],
             sorted((row["observer"], row["incident_id"] is not None) for row in kept),
-            standing(house),
+            host_state(house),
             {(told.event_type, told.payload["host"]) for told in house.ear.heard},
         )
     finally:
         house.close()
 
 
-def test_a_word_that_arrives_late_does_not_outdo_a_newer_one(
-    house: HealHouse, ctls: list[Voter]
-) -> None:
+def test_a_late_vote_does_not_replace_a_newer_vote(house: HealHouse, ctls: list[Voter]) -> None:
     (one,) = ctls[:1]
     before = house.clock.now()
     house.clock.advance(20.0)
@@ -361,10 +357,10 @@ def test_one_failure_is_recovered_once_however_often_monitors_are_started_anew(
     (only,) = incidents(house)
     assert only.status == "recovered"
     assert evacuations(house) == 1
-    assert standing(house) == "down"
+    assert host_state(house) == "down"
 
 
-def test_a_monitor_that_once_saw_it_well_by_mistake_starts_no_second_recovery(
+def test_a_single_wrong_well_of_a_monitor_starts_no_second_recovery(
     house: HealHouse, ctls: list[Voter]
 ) -> None:
     """The episode ends, and another one begins before the host came back into use."""
@@ -393,7 +389,7 @@ def test_a_host_that_came_back_and_failed_again_is_another_incident(
     for ctl in ctls:
         ctl.recovers(DEAD)
     house.run(minutes=3)
-    assert standing(house) == "returning"
+    assert host_state(house) == "returning"
     assert not counting(house)
     house.boot("again", DEAD)
     dies(house, *ctls)
@@ -404,9 +400,7 @@ def test_a_host_that_came_back_and_failed_again_is_another_incident(
     assert evacuations(house) == 2
 
 
-def test_a_host_that_monitors_still_see_down_is_not_brought_back(
-    house: HealHouse, ctls: list[Voter]
-) -> None:
+def test_a_host_still_voted_down_is_not_brought_back(house: HealHouse, ctls: list[Voter]) -> None:
     house.recovery.bring_back = True
     dies(house, *ctls)
     house.run(minutes=1)
@@ -414,13 +408,13 @@ def test_a_host_that_monitors_still_see_down_is_not_brought_back(
     house.run(minutes=10)
     service = next(s for s in house.m.cloud.services.list() if s.host == DEAD)
     assert (service.enabled, service.forced_down) == (False, True)
-    assert standing(house) == "down"
+    assert host_state(house) == "down"
     back = house.m.store.operations.by_key(f"host_back/{DEAD}")
     assert "ctl-1, ctl-2 and ctl-3 saw cmp-1 down on storage" in back.sentence
     for ctl in ctls:
         ctl.recovers(DEAD)
     house.run(minutes=3)
-    assert standing(house) == "returning"
+    assert host_state(house) == "returning"
     service = next(s for s in house.m.cloud.services.list() if s.host == DEAD)
     assert (service.enabled, service.forced_down) == (True, False)
 
@@ -446,7 +440,7 @@ def test_a_report_of_masakari_monitors_joins_and_is_joined(
     assert evacuations(house) == 1
 
 
-def test_maintenance_that_ends_while_the_host_is_dead_leads_to_its_recovery(
+def test_a_dead_host_is_recovered_when_its_maintenance_ends(
     house: HealHouse, ctls: list[Voter]
 ) -> None:
     maintain(house, True)
@@ -467,7 +461,7 @@ def maintain(house: HealHouse, on: bool) -> None:
     house.m.store.segments.change_host(member.segment.uuid, member.uuid, values)
 
 
-def test_a_silence_that_ends_while_the_host_is_dead_leads_to_its_recovery(
+def test_a_dead_host_is_recovered_when_its_maintenance_window_ends(
     house: HealHouse, ctls: list[Voter]
 ) -> None:
     until = house.at(minutes=5)
@@ -482,7 +476,7 @@ def test_a_silence_that_ends_while_the_host_is_dead_leads_to_its_recovery(
 
 
 @pytest.mark.parametrize("reported", [False, True])
-def test_what_was_held_is_left_when_monitors_see_it_well_whoever_else_reported_it(
+def test_a_held_incident_ends_when_monitors_see_the_host_well(
     house: HealHouse, ctls: list[Voter], reported: bool
 ) -> None:
     """A switch that was away for a while must not have its hosts fenced when it is back."""
@@ -510,7 +504,7 @@ def test_what_was_held_is_left_when_monitors_see_it_well_whoever_else_reported_i
         assert [two.status for two in incidents(house)] == ["ignored", "recovered"]
 
 
-def test_what_an_operator_aborted_is_not_begun_again(house: HealHouse, ctls: list[Voter]) -> None:
+def test_an_aborted_incident_is_not_begun_again(house: HealHouse, ctls: list[Voter]) -> None:
     house.m.store.switches.pause("", "ann", "wait", None)
     dies(house, *ctls)
     house.run(seconds=5)
@@ -540,14 +534,14 @@ def test_the_reservations_of_a_host_in_no_segment_are_repaired_and_nothing_else(
     assert len(incidents(house)) == 1  # it is dead still, and now somebody wants it recovered
 
 
-def test_a_host_that_nobody_knows_changes_nothing_and_what_was_seen_is_kept(
+def test_an_unknown_host_changes_nothing_and_its_votes_are_kept(
     house: HealHouse, ctls: list[Voter]
 ) -> None:
     for ctl in ctls:
         ctl.fails("stranger")
     house.run(minutes=5)
     assert incidents(house) == []
-    assert {standing(house, name) for name in HOSTS} == {"up"}
+    assert {host_state(house, name) for name in HOSTS} == {"up"}
     kept = house.m.store.observations.list_all(subject="host:stranger")
     assert [row["incident_id"] for row in kept] == [None] * 3
 
@@ -568,7 +562,7 @@ def test_people_are_alerted_once_and_nothing_is_touched(
     assert (told.payload["host"], told.payload["status"]) == (DEAD, "alert")
     assert "ctl-1" in told.payload["sentence"]
     assert incidents(house) == []
-    assert standing(house) == "up"
+    assert host_state(house) == "up"
     assert len(house.sim.effects()) == before
     for ctl in ctls:
         ctl.recovers(DEAD)
@@ -614,7 +608,7 @@ def test_a_host_seen_on_any_network_is_not_proven_off_even_where_monitors_are_tr
     assert (one.status, "nothing proves" in one.sentence) == ("held", True)
 
 
-def test_one_that_is_down_on_all_is_taken_for_off_where_monitors_are_trusted(
+def test_a_host_down_on_all_networks_counts_as_off_in_a_trusting_segment(
     house: HealHouse,
 ) -> None:
     house.segment(*HOSTS, trust_host_status=True)
@@ -643,7 +637,7 @@ def test_monitors_that_are_taken_away_for_good_do_not_keep_a_host_down(
     assert not counting(house)
 
 
-def test_a_monitor_that_was_silent_for_long_and_still_sees_it_down_is_heard(
+def test_a_long_silent_monitor_with_a_down_vote_counts_again(
     house: HealHouse,
 ) -> None:
     """It does not repeat what was taken from it before."""
@@ -659,7 +653,7 @@ def test_a_monitor_that_was_silent_for_long_and_still_sees_it_down_is_heard(
     assert len(incidents(house)) == 1
 
 
-def test_what_is_counted_too_early_is_counted_again_by_what_is_seen_after(
+def test_votes_counted_too_early_are_counted_again_after_later_votes(
     house: HealHouse,
 ) -> None:
     """The others saw it well when it was reported, and do not report what they cannot see."""
@@ -689,4 +683,4 @@ def test_names_of_monitors_may_be_longer_or_shorter_than_ours(house: HealHouse) 
     house.run(minutes=1)
     (one,) = incidents(house)
     assert one.subject == "host:cmp-1.example.org"
-    assert standing(house, "cmp-1.example.org") == "down"
+    assert host_state(house, "cmp-1.example.org") == "down"

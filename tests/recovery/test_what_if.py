@@ -17,7 +17,7 @@ from holdfast.recovery.what_if import (
     After,
     Holder,
     Host,
-    Known,
+    Inputs,
     RecoveryPreview,
     left,
     preview,
@@ -39,7 +39,7 @@ def reserved(number: int, *held: Holder, **about: Any) -> Host:
     return host(number, enrolled=True, reservable=True, held=held, **about)
 
 
-def known(hosts: Sequence[Host], segment: Segment = NORTH, **about: Any) -> Known:
+def inputs(hosts: Sequence[Host], segment: Segment = NORTH, **about: Any) -> Inputs:
     members = {
         one.id: SegmentHost(
             one.id, f"m-{one.id}", one.name, one.id, "KVM", "", one.spare, one.maintenance, segment
@@ -47,14 +47,14 @@ def known(hosts: Sequence[Host], segment: Segment = NORTH, **about: Any) -> Know
         for one in hosts
         if one.segment
     }
-    return Known(NOW, hosts, members, **about)
+    return Inputs(NOW, hosts, members, **about)
 
 
 NOBODY: Mapping[str, Collection[str]] = {}
 
 
 def fate(
-    of: Known, *dead: str, replacements: Mapping[str, Collection[str]] = NOBODY
+    of: Inputs, *dead: str, replacements: Mapping[str, Collection[str]] = NOBODY
 ) -> RecoveryPreview:
     return preview(of, dead or ["cmp-1"], replacements)[0]
 
@@ -63,8 +63,8 @@ FLEET = [host(number, rack=f"r{number}") for number in (1, 2, 3)]
 
 
 def test_servers_of_a_host_whose_recovery_nothing_holds_move() -> None:
-    assert fate(known(FLEET)) == RecoveryPreview("cmp-1", 2, "north")
-    assert preview(known([host(1, guests=0), host(2)]), ["cmp-1"], {}) == []
+    assert fate(inputs(FLEET)) == RecoveryPreview("cmp-1", 2, "north")
+    assert preview(inputs([host(1, guests=0), host(2)]), ["cmp-1"], {}) == []
 
 
 @pytest.mark.parametrize(
@@ -73,75 +73,80 @@ def test_servers_of_a_host_whose_recovery_nothing_holds_move() -> None:
         ({"pauses": {"": STORM}}, "recovery is paused by ann: storm"),
         ({"pauses": {"n-uuid": STORM}}, "recovery is paused by ann: storm"),
         ({"pauses": {"other": STORM}}, ""),
-        ({"silences": [({"host": "cmp-1"}, STORM)]}, "silenced by ann: storm"),
-        ({"silences": [({"segment": "n-uuid"}, STORM)]}, "silenced by ann: storm"),
-        ({"silences": [({"host": "cmp-2"}, STORM)]}, ""),
-        ({"silences": [({"kind": "guest"}, STORM)]}, ""),
+        ({"maintenance_windows": [({"host": "cmp-1"}, STORM)]}, "maintenance window by ann: storm"),
+        (
+            {"maintenance_windows": [({"segment": "n-uuid"}, STORM)]},
+            "maintenance window by ann: storm",
+        ),
+        ({"maintenance_windows": [({"host": "cmp-2"}, STORM)]}, ""),
+        ({"maintenance_windows": [({"kind": "guest"}, STORM)]}, ""),
         ({"segment": replace(NORTH, enabled=False)}, "segment north is disabled"),
         ({"dry_run": True}, "[recovery] dry_run is on"),
     ],
 )
-def test_a_switch_that_holds_recovery_is_told(about: dict[str, Any], why: str) -> None:
-    said = fate(known(FLEET, **about)).why
+def test_a_switch_against_recovery_is_named(about: dict[str, Any], why: str) -> None:
+    said = fate(inputs(FLEET, **about)).why
     assert said.startswith(why) and bool(said) == bool(why)
 
 
 def test_a_host_without_segment_or_on_maintenance_is_left_as_it_is() -> None:
-    assert fate(known([host(1, segment=""), host(2)])).why == "it is in no segment"
+    assert fate(inputs([host(1, segment=""), host(2)])).why == "it is in no segment"
     marked = [host(1, maintenance=True), host(2, rack="b")]
-    assert fate(known(marked)).why == "cmp-1 is on maintenance"
+    assert fate(inputs(marked)).why == "cmp-1 is on maintenance"
 
 
-def test_too_much_at_once_is_held_unless_somebody_approved_it() -> None:
+def test_a_mass_failure_is_held_unless_an_operator_approved() -> None:
     rack = [host(number) for number in range(1, 5)] + [host(9, rack="b")]
     dead = [f"cmp-{number}" for number in range(1, 5)]
-    held = fate(known(rack), *dead).why
+    held = fate(inputs(rack), *dead).why
     assert held.startswith("4 of 4 hosts in a are down: too many at once")
     assert "holdfast recovery approve --domain a" in held
     for domain in ("", "a"):
-        assert fate(known(rack, approved=[domain]), *dead).why == ""
-    assert fate(known(rack, approved=["b"]), *dead).why
+        assert fate(inputs(rack, approved=[domain]), *dead).why == ""
+    assert fate(inputs(rack, approved=["b"]), *dead).why
     few = [host(number) for number in range(1, 12)] + [host(99, rack="b")]
-    slow = fate(known(few), "cmp-1", "cmp-2", "cmp-3")
+    slow = fate(inputs(few), "cmp-1", "cmp-2", "cmp-3")
     assert (slow.why, slow.how) == ("", "3 of 11 hosts in a are down: one host after the other")
 
 
-def test_who_is_down_already_takes_nobody_and_counts_with_the_dead() -> None:
-    assert fate(known([host(1), host(2, state="down")])).why == (
+def test_a_host_already_down_takes_no_server_and_counts_as_failed() -> None:
+    assert fate(inputs([host(1), host(2, state="down")])).why == (
         "no other host is up that would take them"
     )
     rack = [host(1), host(2, state="down"), host(3, state="down"), host(9, rack="b")]
-    assert "3 of 3 hosts in a are down" in fate(known(rack)).why
+    assert "3 of 3 hosts in a are down" in fate(inputs(rack)).why
 
 
 def test_ordinary_servers_find_no_place_on_hosts_that_are_enrolled() -> None:
-    assert fate(known([host(1), reserved(2)])).why == "no other host is up that would take them"
-    assert fate(known([reserved(1), reserved(2)])).why == ""
-    assert fate(known([reserved(1), reserved(2, BLUE)])).why
-    assert fate(known([reserved(1), reserved(2)]), replacements={"l-1": ["cmp-2"]}).why
+    assert fate(inputs([host(1), reserved(2)])).why == "no other host is up that would take them"
+    assert fate(inputs([reserved(1), reserved(2)])).why == ""
+    assert fate(inputs([reserved(1), reserved(2, BLUE)])).why
+    assert fate(inputs([reserved(1), reserved(2)]), replacements={"l-1": ["cmp-2"]}).why
 
 
-def test_a_segment_that_goes_by_spares_needs_one() -> None:
+def test_a_segment_with_reserved_hosts_needs_a_spare() -> None:
     spares = replace(NORTH, recovery_method=RESERVED_HOST)
-    assert fate(known([host(1), host(2)], spares)).why == "no spare host of segment north is left"
-    assert fate(known([host(1), host(2, spare=True)], spares)).why == ""
+    assert fate(inputs([host(1), host(2)], spares)).why == "no spare host of segment north is left"
+    assert fate(inputs([host(1), host(2, spare=True)], spares)).why == ""
     gone = [host(1), host(2, spare=True), host(3)]
-    assert fate(known(gone, spares), "cmp-1", "cmp-2").why
+    assert fate(inputs(gone, spares), "cmp-1", "cmp-2").why
 
 
 def test_servers_of_a_reservation_wait_for_a_host_of_it() -> None:
     alone = [reserved(1, BLUE), reserved(2)]
-    assert fate(known(alone)).why == "its lease blue has no other host"
-    assert fate(known(alone), replacements={"l-1": ["cmp-2"]}).why == ""
-    assert "repair is off" in fate(known(alone, repairs=False), replacements={"l-1": ["cmp-2"]}).why
-    assert fate(known([reserved(1, BLUE), reserved(2, BLUE)])).why == ""
+    assert fate(inputs(alone)).why == "its lease blue has no other host"
+    assert fate(inputs(alone), replacements={"l-1": ["cmp-2"]}).why == ""
+    assert (
+        "repair is off" in fate(inputs(alone, repairs=False), replacements={"l-1": ["cmp-2"]}).why
+    )
+    assert fate(inputs([reserved(1, BLUE), reserved(2, BLUE)])).why == ""
     rack = [reserved(number, BLUE) for number in (1, 2, 3)] + [host(4), host(5), host(6)]
     rack += [reserved(9, rack="b")]
-    waits = fate(known(rack), "cmp-1", "cmp-2", "cmp-3", replacements={"l-1": ["cmp-9"]})
+    waits = fate(inputs(rack), "cmp-1", "cmp-2", "cmp-3", replacements={"l-1": ["cmp-9"]})
     assert waits.why == "its lease blue gets no other host before an operator approves"
 
 
-def test_servers_are_summed_up_and_those_that_nobody_counted_are_told() -> None:
+def test_servers_are_summed_up_and_uncounted_hosts_are_named() -> None:
     some = [
         RecoveryPreview("a", 3),
         RecoveryPreview("b", 2, why="x"),
@@ -152,7 +157,7 @@ def test_servers_are_summed_up_and_those_that_nobody_counted_are_told() -> None:
     assert (found.move, found.stay, found.uncounted) == (3, 2, 2)
 
 
-def test_a_sentence_says_what_the_page_says() -> None:
+def test_the_sentence_equals_the_text_of_the_page() -> None:
     assert RecoveryPreview("a", 1, "north", how="slowly").sentence == (
         "1 server would be started elsewhere by recovery (segment north); slowly"
     )
@@ -160,7 +165,7 @@ def test_a_sentence_says_what_the_page_says() -> None:
     assert RecoveryPreview("a", None, why="x").sentence == "its servers would stay down: x"
 
 
-def test_what_is_left_counts_only_hosts_that_leases_can_get() -> None:
+def test_the_capacity_left_counts_only_reservable_hosts() -> None:
     hosts = [
         reserved(1, BLUE),
         reserved(2),

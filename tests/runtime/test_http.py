@@ -250,7 +250,7 @@ def test_an_answer_that_is_too_large_is_an_error_or_cut(
         assert get(client, url, most_bytes=99, whole=False).body == b"x" * 99
 
 
-def test_a_body_that_nobody_wants_is_not_waited_for(client: HttpClient) -> None:
+def test_the_client_does_not_wait_for_an_unwanted_body(client: HttpClient) -> None:
     with serving(b"HTTP/1.1 202 Accepted\r\nContent-Length: 4\r\n\r\n") as (_server, url):
         assert get(client, url, most_bytes=0, whole=False).status == 202
 
@@ -281,7 +281,7 @@ def test_a_url_of_another_form_is_refused(client: HttpClient, url: str) -> None:
     assert not raised.value.sent
 
 
-def test_nobody_there_is_told_in_the_words_of_the_system(client: HttpClient) -> None:
+def test_a_refused_connection_is_named_in_the_words_of_the_system(client: HttpClient) -> None:
     with pytest.raises(HttpError, match=r"^\[Errno 111\] Connection refused$") as raised:
         get(client, f"http://127.0.0.1:{free_port()}/")
     assert not raised.value.sent
@@ -308,7 +308,7 @@ def test_another_thread_ends_a_request_under_way(waiting_for: str) -> None:
             get(client, url)
 
 
-def test_a_unix_socket_is_reached_by_its_path(tmp_path: Path) -> None:
+def test_a_unix_socket_is_reached_by_path(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)

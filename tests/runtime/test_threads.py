@@ -48,7 +48,7 @@ def advance(clock: SimClock, seconds: float, reached: Callable[[], bool]) -> Non
     eventually(step)
 
 
-def test_a_turn_says_when_the_next_one_is_and_a_wake_comes_first() -> None:
+def test_a_turn_sets_the_time_of_the_next_turn_and_a_wake_comes_first() -> None:
     turns = CountedTurns(None)
     worker = Worker("test", SystemClock(), turns.turn)
     worker.start()
@@ -137,7 +137,7 @@ def test_a_periodic_task_waits_first_and_asks_for_its_interval_each_time() -> No
     task.stop()
 
 
-def test_a_call_on_a_thread_gives_its_result_or_its_error() -> None:
+def test_a_call_on_a_thread_gives_a_result_or_an_error() -> None:
     assert start_call("test", lambda: 7).result(PATIENCE_S) == 7
     with pytest.raises(ZeroDivisionError):
         start_call("test", lambda: 1 // 0).result(PATIENCE_S)

@@ -71,8 +71,8 @@ class Alertmanager(Server):
         """Those that stand."""
         status, said = self._get("/alerts/api/v2/alerts")
         assert status == 200, said
-        found: list[dict[str, Any]] = json.loads(said)
-        return found
+        alerts: list[dict[str, Any]] = json.loads(said)
+        return alerts
 
     def _get(self, path: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60.0)

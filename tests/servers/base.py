@@ -28,10 +28,10 @@ SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Missing(Exception):
     """The server is not installed on this machine."""
 
-    def __init__(self, what: str, package: str) -> None:
+    def __init__(self, server: str, package: str) -> None:
         """Say what is missing and how to get it."""
         super().__init__(
-            f"{what} is not installed: `make test-deps`, or `apt-get install {package}`"
+            f"{server} is not installed: `make test-deps`, or `apt-get install {package}`"
         )
 
 
@@ -111,8 +111,8 @@ class Server(abc.ABC):
             assert self.kept is not None
             code = self.kept.poll()
             if code is not None or time.monotonic() > deadline:
-                what = "does not answer" if code is None else f"ended with {code}"
-                raise RuntimeError(f"{self.name} {what}\n{tail(self.log)}")
+                outcome = "does not answer" if code is None else f"ended with {code}"
+                raise RuntimeError(f"{self.name} {outcome}\n{tail(self.log)}")
             time.sleep(0.02)
 
     def launch(self) -> None:
@@ -129,16 +129,16 @@ class Server(abc.ABC):
 
     def stop(self) -> None:
         """End it politely, and see that nothing of it is left. The data stays."""
-        kept = self.kept
-        if kept is None:
+        process = self.kept
+        if process is None:
             return
         try:
             self.resume()
-            if kept.poll() is None:
-                kept.signal(self.polite)
-                kept.wait(self.patience)
+            if process.poll() is None:
+                process.signal(self.polite)
+                process.wait(self.patience)
             with contextlib.suppress(AssertionError):
-                eventually(lambda: not kept.tree(), 30, 0.01)
+                eventually(lambda: not process.tree(), 30, 0.01)
         finally:
             left = self._end()
         assert not left, f"{self.name} left behind {left}\n{tail(self.log)}"
@@ -150,8 +150,8 @@ class Server(abc.ABC):
         self._end()
 
     def _end(self) -> list[str]:
-        kept, self.kept, self.frozen = self.kept, None, False
-        return kept.close(keep=True) if kept is not None else []
+        process, self.kept, self.frozen = self.kept, None, False
+        return process.close(keep=True) if process is not None else []
 
     def restart(self) -> None:
         """Stop and start it on the same port, with the same data."""

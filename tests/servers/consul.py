@@ -161,12 +161,12 @@ class Agent(Server):
             body = None if given is None else json.dumps(given)
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
-            said = answer.read()
+            text = answer.read()
         finally:
             connection.close()
         if answer.status != 200:
-            raise RuntimeError(f"{path}: {answer.status} {said[:200]!r}")
-        return json.loads(said) if said else None
+            raise RuntimeError(f"{path}: {answer.status} {text[:200]!r}")
+        return json.loads(text) if text else None
 
     def members(self) -> dict[str, str]:
         """What its own gossip says: alive, failed, left, …"""
@@ -266,8 +266,8 @@ class Site:
             address = agent.ask("/v1/status/leader", timeout=5.0).rpartition(":")[0]
         except UNANSWERED:
             return ""
-        found = [each for each in self.hosts if self.cables.address(each, network) == address]
-        return found[0] if found else ""
+        hosts = [each for each in self.hosts if self.cables.address(each, network) == address]
+        return hosts[0] if hosts else ""
 
     def catalog(self, network: str, by: str = "") -> dict[str, str]:
         """What the leader of a network says of each node: passing or critical."""
@@ -286,13 +286,13 @@ class Site:
     def healthy(self, network: str) -> bool:
         """Whether the leader and all agents see all of them."""
         try:
-            seen = [self.agent(host, network).members() for host in self.hosts]
+            views = [self.agent(host, network).members() for host in self.hosts]
             catalog = self.catalog(network)
         except UNANSWERED:
             return False
         everybody = dict.fromkeys(self.hosts, "alive")
         return catalog == dict.fromkeys(self.hosts, "passing") and all(
-            each == everybody for each in seen
+            each == everybody for each in views
         )
 
     # what happens to it
@@ -354,7 +354,7 @@ class Site:
         often not noticed."""
         apart = set()
         for host in self.hosts:
-            seen = self.agent(host, network).members()
-            missed = {each for each in self.hosts if seen.get(each) != "alive"}
+            members = self.agent(host, network).members()
+            missed = {each for each in self.hosts if members.get(each) != "alive"}
             apart |= missed | ({host} if missed else set())
         return apart

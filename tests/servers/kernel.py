@@ -83,10 +83,10 @@ def unpacked(image: bytes) -> bytes:
     for begin, unpack in PAYLOADS.items():
         if payload.startswith(begin):
             try:
-                found = unpack(payload)
+                unpacked_image = unpack(payload)
             except (CannotUnpack, OSError, EOFError, lzma.LZMAError, zlib.error):
                 return image
-            return found if found.startswith(ELF) else image
+            return unpacked_image if unpacked_image.startswith(ELF) else image
     return image
 
 
@@ -104,14 +104,14 @@ def name_of(path: str) -> str:
 
 def module(path: str, data: bytes) -> bytes:
     """A module's ELF file."""
-    ending = next(one for one in PACKED if path.endswith(one))
+    ending = next(suffix for suffix in PACKED if path.endswith(suffix))
     return PACKED[ending](data)
 
 
 def needs(elf: bytes) -> list[str]:
     """The modules that this one names as its own needs."""
-    words = dict(one.partition(b"=")[::2] for one in section(elf, b".modinfo").split(b"\0"))
-    return [name_of(one) for one in words.get(b"depends", b"").decode().split(",") if one]
+    words = dict(entry.partition(b"=")[::2] for entry in section(elf, b".modinfo").split(b"\0"))
+    return [name_of(name) for name in words.get(b"depends", b"").decode().split(",") if name]
 
 
 def section(elf: bytes, wanted: bytes) -> bytes:
@@ -120,7 +120,7 @@ def section(elf: bytes, wanted: bytes) -> bytes:
         raise CannotUnpack("this is no 64-bit little-endian ELF file")
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     size, count, names = struct.unpack_from("<HHH", elf, 0x3A)
-    heads = [struct.unpack_from("<IIQQQQ", elf, table + size * one) for one in range(count)]
+    heads = [struct.unpack_from("<IIQQQQ", elf, table + size * index) for index in range(count)]
     at = heads[names][4]
     for name, _type, _flags, _address, offset, length in heads:
         if elf[at + name : elf.index(b"\0", at + name)] == wanted:
@@ -151,8 +151,8 @@ def in_order(
         loaded[name] = elf
 
     for names in wanted:
-        known = [name_of(one) for one in names if name_of(one) in {*paths, *inside}]
-        if not known:
+        present = [name_of(name) for name in names if name_of(name) in {*paths, *inside}]
+        if not present:
             raise ModuleMissing(f"there is no module {' or '.join(names)}")
-        load(known[0])
+        load(present[0])
     return loaded

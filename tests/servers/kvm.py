@@ -81,9 +81,9 @@ class Machine(Libvirt):
 
     def _end_before(self) -> None:
         while self._before:
-            kept = self._before.pop()
-            kept.signal_tree(signal.SIGKILL)
-            kept.close(keep=True)
+            process = self._before.pop()
+            process.signal_tree(signal.SIGKILL)
+            process.close(keep=True)
 
 
 class Kvm:
@@ -104,7 +104,7 @@ class Kvm:
         with first.connected() as connection:
             connection.getDomainCapabilities(None, "x86_64", "pc", "qemu")
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda one: one.start(), others))
+            list(pool.map(lambda machine: machine.start(), others))
         return self
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class Kvm:
     @property
     def hosts(self) -> tuple[Host, ...]:
         """As the driver is told of them."""
-        return tuple(Host(name, one.url, rack="r1") for name, one in self.machines.items())
+        return tuple(Host(name, machine.url, rack="r1") for name, machine in self.machines.items())
 
     # guests
 
@@ -134,10 +134,10 @@ class Kvm:
         if not path.exists():
             path.write_bytes(b"\0" * 65536)
             path.chmod(0o666)
-        known = str(uuid.uuid4())
+        guest_id = str(uuid.uuid4())
         xml = GUEST.format(
             name=name,
-            uuid=known,
+            uuid=guest_id,
             project=project,
             emulator=machine.emulator,
             disk=path,
@@ -145,17 +145,17 @@ class Kvm:
         )
         with machine.connected() as connection:
             connection.defineXML(xml).create()
-        return known
+        return guest_id
 
     def running(self) -> dict[str, dict[str, psutil.Process]]:
         """The QEMUs that there really are, by guest and machine."""
-        found: dict[str, dict[str, psutil.Process]] = {}
+        processes: dict[str, dict[str, psutil.Process]] = {}
         for name, machine in self.machines.items():
             for process in machine.tree():
                 with contextlib.suppress(psutil.Error):
-                    if said := UUID.search(" ".join(process.cmdline())):
-                        found.setdefault(said[1], {})[name] = process
-        return found
+                    if match := UUID.search(" ".join(process.cmdline())):
+                        processes.setdefault(match[1], {})[name] = process
+        return processes
 
     def runs(self, guest: str) -> list[str]:
         """Machines on which it really runs."""

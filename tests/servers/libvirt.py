@@ -112,10 +112,10 @@ class Libvirt(Server):
 
     def machine(self, name: str) -> str:
         """Define a machine, switched off; its uuid."""
-        known = str(uuid.uuid4())
+        machine_id = str(uuid.uuid4())
         with self.connected() as connection:
-            connection.defineXML(MACHINE.format(name=name, uuid=known, emulator=self.emulator))
-        return known
+            connection.defineXML(MACHINE.format(name=name, uuid=machine_id, emulator=self.emulator))
+        return machine_id
 
     def runs(self, name: str) -> bool:
         """Whether it really runs: what the emulators say is no proof."""

@@ -61,9 +61,9 @@ class Linux:
 
     def copied(self, folder: Path) -> Self:
         """For somebody who may not look into our own folders."""
-        there = [Path(shutil.copy(one, folder)) for one in (self.kernel, self.disk)]
-        for one in there:
-            one.chmod(0o644)
+        there = [Path(shutil.copy(file, folder)) for file in (self.kernel, self.disk)]
+        for copy in there:
+            copy.chmod(0o644)
         return type(self)(*there)
 
     def within(self, xml: str) -> str:
@@ -80,7 +80,7 @@ def built() -> Linux:
     parts = {path.name.partition("_")[0]: path for path in (HOME / "parts").glob("*.deb")}
     if not parts:
         raise NotFetched
-    sources = [Path(one).read_text() for one in (__file__, kernel.__file__, INIT)]
+    sources = [Path(file).read_text() for file in (__file__, kernel.__file__, INIT)]
     about = (*sources, *map(str, sorted(parts.values())))
     made = HOME / hashlib.sha256("\n".join(about).encode()).hexdigest()[:12]
     linux = Linux(made / "kernel", made / "disk")
@@ -99,10 +99,12 @@ def built() -> Linux:
 
 def _make(parts: Mapping[str, Path], folder: Path) -> None:
     (image,) = (path for name, path in parts.items() if name.startswith("linux-image-"))
-    found = dict(_files(image, r"boot/vmlinuz-.*|lib/modules/.*(/modules\.builtin|\.ko(\.\w+)?)"))
-    (packed,) = (data for name, data in found.items() if name.startswith("boot/"))
+    unpacked = dict(
+        _files(image, r"boot/vmlinuz-.*|lib/modules/.*(/modules\.builtin|\.ko(\.\w+)?)")
+    )
+    (packed,) = (data for name, data in unpacked.items() if name.startswith("boot/"))
     (folder / "kernel").write_bytes(kernel.unpacked(packed))
-    files = _modules(found)
+    files = _modules(unpacked)
     files |= _files(parts["busybox-static"], "bin/busybox")
     files |= _files(parts["qemu-guest-agent"], AGENT)
     files |= _libraries(files[AGENT], folder / "agent")
@@ -199,16 +201,16 @@ class Console:
         """Until it says this, a regular expression."""
 
         def said() -> re.Match[str]:
-            found = re.compile(words).search(self.heard, since)
-            assert found, self.heard[-500:]
-            return found
+            match = re.compile(words).search(self.heard, since)
+            assert match, self.heard[-500:]
+            return match
 
         return eventually(said, within_s, 0.02)
 
     def ready(self) -> None:
         """It obeys from now on."""
-        found = self.wait("guest is ready\n|guest cannot load (.*)\n", BOOTS_S)
-        assert not found[1], f"{found[0]}{self.heard}"
+        match = self.wait("guest is ready\n|guest cannot load (.*)\n", BOOTS_S)
+        assert not match[1], f"{match[0]}{self.heard}"
 
     def say(self, order: str) -> None:
         """Without waiting for its end; it may have none."""
@@ -218,10 +220,10 @@ class Console:
         """What it prints. RuntimeError if it fails."""
         since = len(self.heard)
         self.say(order)
-        found = self.wait(r"([\s\S]*?)order ended with (\d+)\n", within_s, since)
-        if found[2] != "0":
-            raise RuntimeError(f"{order} in the guest: {found[1]}")
-        return found[1]
+        match = self.wait(r"([\s\S]*?)order ended with (\d+)\n", within_s, since)
+        if match[2] != "0":
+            raise RuntimeError(f"{order} in the guest: {match[1]}")
+        return match[1]
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # the guest has ended

@@ -43,9 +43,9 @@ class Namespace:
         self.thread = self.do(threading.get_native_id)
         self.ip("link set lo up")
 
-    def do(self, what: Callable[[], T]) -> T:
+    def do(self, call: Callable[[], T]) -> T:
         """Do something inside. Sockets and processes made there stay there."""
-        return self._inside.submit(what).result()
+        return self._inside.submit(call).result()
 
     def run(self, command: Sequence[str], given: str = "") -> None:
         """Run a command inside, to its end."""

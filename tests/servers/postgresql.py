@@ -21,10 +21,10 @@ class PostgreSQL(Database):
 
     def find(self) -> None:
         """Debian has each version in a folder of its own, outside PATH."""
-        found = which("postgres", places="/usr/lib/postgresql/*/bin")
-        if found is None or not Path(found).with_name("initdb").exists():
+        program = which("postgres", places="/usr/lib/postgresql/*/bin")
+        if program is None or not Path(program).with_name("initdb").exists():
             raise Missing(self.name, "postgresql")
-        self.bin = Path(found).parent
+        self.bin = Path(program).parent
 
     def prepare(self) -> None:
         """Make the cluster."""

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from holdfast.agent import guest_store
 from holdfast.agent.expected import Comparison
 from holdfast.agent.guest_filters import Filter, FilterFile, Symptom, Tally, Verdict
-from holdfast.agent.guest_state import FAILED, WELL, GuestEvent, GuestWatch, Track
+from holdfast.agent.guest_state import FAILED, RUNNING, WELL, GuestEvent, GuestWatch, Track
 from holdfast.agent.guest_store import Again, Reading
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.processes import ProcessWatch
@@ -44,7 +44,7 @@ class Judged:
 
     uuid: str
     name: str
-    sign: Symptom
+    symptom: Symptom
     verdict: Verdict
 
 
@@ -69,9 +69,9 @@ class Watcher:
         self._missed = 0
 
     def put(self, news: Sequence[WatchedEvent]) -> None:
-        for number, one in enumerate(news):
+        for number, item in enumerate(news):
             try:
-                self._waiting.put_nowait(one)
+                self._waiting.put_nowait(item)
             except queue.Full:
                 with self._lock:
                     self._missed += len(news) - number
@@ -79,14 +79,14 @@ class Watcher:
 
     def next_event(self, timeout_s: float) -> tuple[list[WatchedEvent], int]:
         """Return the queued events and the number of missed ones; wait up to `timeout_s`."""
-        found: list[WatchedEvent] = []
+        batch: list[WatchedEvent] = []
         with contextlib.suppress(queue.Empty):
-            found.append(self._waiting.get(timeout=timeout_s))
+            batch.append(self._waiting.get(timeout=timeout_s))
             while True:
-                found.append(self._waiting.get_nowait())
+                batch.append(self._waiting.get_nowait())
         with self._lock:
             missed, self._missed = self._missed, 0
-        return found, missed
+        return batch, missed
 
 
 class Tap:
@@ -112,7 +112,7 @@ class Tap:
             yield watcher
         finally:
             with self._lock:
-                self._watchers = tuple(one for one in self._watchers if one is not watcher)
+                self._watchers = tuple(other for other in self._watchers if other is not watcher)
 
     def publish(self, news: Sequence[WatchedEvent]) -> None:
         for watcher in self._watchers:
@@ -147,10 +147,13 @@ def judged(
         old, track = before.get(uuid), after.get(uuid)
         if track is None or old is track:
             continue
-        for name, trouble in track.troubles.items():
-            fault = old.troubles.get(name) if old else None
-            if fault is None or (fault.verdict, fault.sign) != (trouble.verdict, trouble.sign):
-                yield Judged(uuid, track.name, trouble.sign, trouble.verdict)
+        for name, fault in track.faults.items():
+            earlier = old.faults.get(name) if old else None
+            if earlier is None or (earlier.verdict, earlier.symptom) != (
+                fault.verdict,
+                fault.symptom,
+            ):
+                yield Judged(uuid, track.name, fault.symptom, fault.verdict)
 
 
 LOG = logging.getLogger(__name__)
@@ -232,6 +235,10 @@ class HostAgent:
         self._waiting: queue.Queue[QueuedEvent] = queue.Queue(MOST_WAITING)
         self._tap = tap or Tap()
         self._watch = self._remembered()
+        #: Guests that ran when the agent last wrote their state, before it started.
+        self.ran_before = sorted(
+            track.uuid for track in self._watch.tracks.values() if track.life == RUNNING
+        )
         self._again = Again(self._watch)
         self._seen: Mapping[str, Track] = dict(self._watch.tracks)
         self._counted: Mapping[str, Tally] = {}  # of guests that are gone
@@ -394,14 +401,14 @@ class HostAgent:
         tracks = self._watch.tracks
         before = dict(tracks) if self._tap.watched else None
         if isinstance(record, Event):
-            told, about = self._watch.hear(record, now, when), [record.uuid]
+            guest_events, about = self._watch.hear(record, now, when), [record.uuid]
         else:
             about = list(tracks)
-            told = self._watch.reconcile(record.guests, record.at, now, when)
-            told += self._again.after(record, self._watch, when)
+            guest_events = self._watch.reconcile(record.guests, record.at, now, when)
+            guest_events += self._again.after(record, self._watch, when)
         if before is None:
-            return told, []
-        return told, [record, *judged(about, before, tracks), *told]
+            return guest_events, []
+        return guest_events, [record, *judged(about, before, tracks), *guest_events]
 
     # called by the admin socket, from any thread
 
@@ -419,7 +426,7 @@ class HostAgent:
             self._was_read,
         )
 
-    def report_simulated(self, told: Sequence[GuestEvent]) -> None:
+    def report_simulated(self, guest_events: Sequence[GuestEvent]) -> None:
         """Report simulated guest events to Holdfast, marked `simulated`.
 
         The guest state does not change, so the agent still reports the next real event.
@@ -430,7 +437,7 @@ class HostAgent:
                 key=f"{guest_event.key}/simulated",
                 evidence={**guest_event.evidence, "simulated": True},
             )
-            for guest_event in told
+            for guest_event in guest_events
         ]
         self._outbox.put([self._item(guest_event) for guest_event in marked])
         self._report_stored()
@@ -442,21 +449,21 @@ class HostAgent:
         counted: Mapping[str, Tally] | None = None,
     ) -> GuestWatch:
         filters, now = self._filters.filters, self._clock.monotonic()
-        said = self._outbox.note(MEMORY)
-        if said is None:
+        note = self._outbox.note(MEMORY)
+        if note is None:
             return GuestWatch(filters)
         try:
-            return guest_store.from_plain(said, filters, now, before, counted)
+            return guest_store.from_plain(note, filters, now, before, counted)
         except InvalidInput as error:
             LOG.warning("%s; all guests are looked at as if for the first time", error.message)
             return GuestWatch(filters)
 
-    def _item(self, one: GuestEvent) -> tuple[str, str, Mapping[str, Any]]:
-        what = " ".join(filter(None, (one.evidence["event"], one.evidence["detail"])))
-        marked = " (simulated)" if one.evidence.get("simulated") else ""
-        LOG.warning("guest %s (%s): %s%s: %s", one.name, one.uuid, one.state, marked, what)
+    def _item(self, event: GuestEvent) -> tuple[str, str, Mapping[str, Any]]:
+        cause = " ".join(filter(None, (event.evidence["event"], event.evidence["detail"])))
+        marked = " (simulated)" if event.evidence.get("simulated") else ""
+        LOG.warning("guest %s (%s): %s%s: %s", event.name, event.uuid, event.state, marked, cause)
         return self._report(
-            f"server:{one.uuid}", GUEST, one.state, one.since, one.key, one.evidence
+            f"server:{event.uuid}", GUEST, event.state, event.since, event.key, event.evidence
         )
 
     def _report(
@@ -491,15 +498,15 @@ class HostAgent:
             key = f"{subject}/{step.told}/{since.isoformat()}"
             about = {"process": service.name, "sentence": step.sentence}
             items.append(self._report(subject, PROCESS, step.told, since, key, about))
-        said = self._services.remembered()
-        if not items and said == self._service_text:
+        note = self._services.remembered()
+        if not items and note == self._service_text:
             return
         try:
-            self._outbox.put(items, {SERVICES: said})
+            self._outbox.put(items, {SERVICES: note})
         except HoldfastError:
             self._services.untell(told)
             raise
-        self._service_text = said
+        self._service_text = note
         for _, step in told:
             LOG.warning("%s", step.sentence)
         if items:
@@ -510,14 +517,14 @@ def _is_removal(record: Record) -> bool:
     return isinstance(record, Event) and (record.kind, record.detail) == (LIFECYCLE, "undefined")
 
 
-def _over(told: Sequence[GuestEvent]) -> dict[str, str]:
+def _over(guest_events: Sequence[GuestEvent]) -> dict[str, str]:
     """Return the subjects whose last event is a recovery, with the date of recovery.
 
     A guest that failed again after its recovery is left out.
     """
     last = {
         f"server:{guest_event.uuid}": guest_event
-        for guest_event in told
+        for guest_event in guest_events
         if guest_event.state in (FAILED, WELL)
     }
     return {

@@ -90,18 +90,18 @@ def compare(host: str, cloud: ExpectedGuests, guests: Guests, clock: Clock) -> H
     HoldfastError if cloud or hypervisor does not answer: then there is nothing to compare.
     """
     asked = clock.monotonic()
-    said = list(cloud.expected(host).servers)
+    servers = list(cloud.expected(host).servers)
     began = clock.monotonic()
-    found, read_at = guests.read()
-    for some in _batches(strangers(said, found)):
-        said += [server for server in cloud.expected(host, some).servers if server.uuid in some]
-    return HostComparison(tuple(said), tuple(found), read_at, asked, began)
+    running, read_at = guests.read()
+    for some in _batches(strangers(servers, running)):
+        servers += [server for server in cloud.expected(host, some).servers if server.uuid in some]
+    return HostComparison(tuple(servers), tuple(running), read_at, asked, began)
 
 
 def strangers(expected: Iterable[Expected], guests: Iterable[Guest]) -> list[str]:
     """Return the uuids of running guests that the cloud did not mention."""
-    known = {one.uuid for one in expected}
-    return [guest.uuid for guest in guests if _is_alive(guest) and guest.uuid not in known]
+    expected_uuids = {server.uuid for server in expected}
+    return [guest.uuid for guest in guests if _is_alive(guest) and guest.uuid not in expected_uuids]
 
 
 def _batches(uuids: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -111,29 +111,31 @@ def _batches(uuids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def differences(expected: Sequence[Expected], guests: Sequence[Guest]) -> list[Difference]:
     """Return the differences of a poll, without those explained by the reason of a state."""
-    found = {guest.uuid: guest for guest in guests}
-    wanted = [one for one in expected if one.state == RUNS]
-    none_there = len(wanted) >= SEVERAL and not any(one.uuid in found for one in wanted)
-    here = (_wanted(one, found.get(one.uuid), none_there) for one in wanted)
-    said = {one.uuid: one for one in expected}
-    there = (_found(guest, said.get(guest.uuid)) for guest in guests)
+    by_uuid = {guest.uuid: guest for guest in guests}
+    wanted = [server for server in expected if server.state == RUNS]
+    none_there = len(wanted) >= SEVERAL and not any(server.uuid in by_uuid for server in wanted)
+    here = (_wanted(server, by_uuid.get(server.uuid), none_there) for server in wanted)
+    expected_by_uuid = {server.uuid: server for server in expected}
+    there = (_found(guest, expected_by_uuid.get(guest.uuid)) for guest in guests)
     return [difference for difference in itertools.chain(here, there) if difference is not None]
 
 
-def _wanted(said: Expected, guest: Guest | None, none_there: bool) -> Difference | None:
+def _wanted(server: Expected, guest: Guest | None, none_there: bool) -> Difference | None:
     if guest is None:
-        return Difference(said.uuid, said.name, MISSING, "all" if none_there else "", said.why)
+        return Difference(
+            server.uuid, server.name, MISSING, "all" if none_there else "", server.why
+        )
     if guest.state != "shutoff" or guest.reason in ORDERLY:
         return None
     return Difference(
-        guest.uuid, guest.name, STOPPED, guest.reason or "unknown", said.why, guest.metadata
+        guest.uuid, guest.name, STOPPED, guest.reason or "unknown", server.why, guest.metadata
     )
 
 
-def _found(guest: Guest, said: Expected | None) -> Difference | None:
-    if said is None or said.state not in (OFF, ELSEWHERE, UNKNOWN) or not _is_alive(guest):
+def _found(guest: Guest, server: Expected | None) -> Difference | None:
+    if server is None or server.state not in (OFF, ELSEWHERE, UNKNOWN) or not _is_alive(guest):
         return None
-    return Difference(guest.uuid, guest.name, UNEXPECTED, said.state, said.why, guest.metadata)
+    return Difference(guest.uuid, guest.name, UNEXPECTED, server.state, server.why, guest.metadata)
 
 
 def _is_alive(guest: Guest) -> bool:
@@ -172,18 +174,20 @@ class Expectations:
         """Drop all differences seen before, because a poll failed and the series is broken."""
         self._seen = {}
 
-    def compare(self, one: HostComparison, watch: GuestWatch, now: float) -> list[Event]:
+    def compare(self, comparison: HostComparison, watch: GuestWatch, now: float) -> list[Event]:
         """Return events for confirmed and for resolved differences.
 
         `watch` must have judged the same reading before.
         """
         found = {
             difference.uuid: difference
-            for difference in differences(one.expected, one.guests)
-            if not _explained(difference, one, watch)
+            for difference in differences(comparison.expected, comparison.guests)
+            if not _explained(difference, comparison, watch)
         }
         self._seen = {
-            uuid: replace(self._again(found[uuid], one, now), is_removed=uuid in watch.dismissed)
+            uuid: replace(
+                self._again(found[uuid], comparison, now), is_removed=uuid in watch.dismissed
+            )
             for uuid in found
         }
         events = [
@@ -192,16 +196,16 @@ class Expectations:
             if self._is_sure(self._seen[uuid], now)
             and difference.detail not in _differs(watch, uuid)
         ]
-        _tidy(one, watch)
-        return [*_over(one, found, watch), *events]
+        _tidy(comparison, watch)
+        return [*_over(comparison, found, watch), *events]
 
-    def _again(self, difference: Difference, one: HostComparison, now: float) -> _Seen:
+    def _again(self, difference: Difference, comparison: HostComparison, now: float) -> _Seen:
         old = self._seen.get(difference.uuid)
         if old is None or old.detail != difference.detail:
-            return _Seen(difference.detail, one.read_at, now, one.read_at)
-        if old.last == one.read_at:  # the same poll again
+            return _Seen(difference.detail, comparison.read_at, now, comparison.read_at)
+        if old.last == comparison.read_at:  # the same poll again
             return old
-        return replace(old, last=one.read_at, times=old.times + 1)
+        return replace(old, last=comparison.read_at, times=old.times + 1)
 
     def _is_sure(self, seen: _Seen, now: float) -> bool:
         enough = seen.times >= self._settings.expected_reads
@@ -211,15 +215,15 @@ class Expectations:
         )
 
 
-def _explained(difference: Difference, one: HostComparison, watch: GuestWatch) -> bool:
+def _explained(difference: Difference, comparison: HostComparison, watch: GuestWatch) -> bool:
     """Whether events or the known guest state explain the difference."""
     track = watch.tracks.get(difference.uuid)
     if difference.detail == MISSING and difference.uuid in watch.dismissed:
-        new = watch.removed_at.get(difference.uuid, one.asked) > one.asked
+        new = watch.removed_at.get(difference.uuid, comparison.asked) > comparison.asked
         return new or watch.dismissed[difference.uuid] in _NOT_MISSED
     if track is None:
         return False
-    if track.heard is not None and track.heard > one.asked:
+    if track.heard is not None and track.heard > comparison.asked:
         return True  # the event is newer than the cloud's answer
     if difference.detail == UNEXPECTED:
         return track.life == ARRIVING
@@ -244,29 +248,29 @@ def _event(difference: Difference, at: datetime) -> Event:
 
 
 def _over(
-    one: HostComparison, found: Mapping[str, Difference], watch: GuestWatch
+    comparison: HostComparison, found: Mapping[str, Difference], watch: GuestWatch
 ) -> Iterator[Event]:
     """Yield an event for each reported difference that is resolved.
 
     A task under way in the cloud does not resolve a difference: the task may be an attempt to
     repair the guest, and may fail.
     """
-    said = {server.uuid: server.state for server in one.expected}
-    alive = {guest.uuid for guest in one.guests if _is_alive(guest)}
+    states = {server.uuid: server.state for server in comparison.expected}
+    alive = {guest.uuid for guest in comparison.guests if _is_alive(guest)}
     for track in watch.tracks.values():
         for detail in sorted(track.differences):
             still = track.uuid in found and found[track.uuid].detail == detail
-            state = said.get(track.uuid, ELSEWHERE)
+            state = states.get(track.uuid, ELSEWHERE)
             if still or state == BUSY:
                 continue
             over = state == RUNS or track.uuid not in alive
             if over if detail == UNEXPECTED else state != RUNS:
-                yield Event(track.uuid, track.name, EXPECTATION, one.read_at, MET, detail)
+                yield Event(track.uuid, track.name, EXPECTATION, comparison.read_at, MET, detail)
 
 
-def _tidy(one: HostComparison, watch: GuestWatch) -> None:
+def _tidy(comparison: HostComparison, watch: GuestWatch) -> None:
     """Forget removed guests that the cloud does not expect any more."""
-    missed = {server.uuid for server in one.expected if server.state in (RUNS, BUSY)}
+    missed = {server.uuid for server in comparison.expected if server.state in (RUNS, BUSY)}
     for uuid in [uuid for uuid in watch.dismissed if uuid not in missed]:
         del watch.dismissed[uuid]
         watch.removed_at.pop(uuid, None)
@@ -312,9 +316,9 @@ class SecondOpinion:
 
         The caller then wakes the periodic task.
         """
-        now, known = self._clock.monotonic(), self._hurries_until
+        now, hurries_until = self._clock.monotonic(), self._hurries_until
         self._hurries_until = now + REMOVED_FOR_S
-        return known <= now
+        return hurries_until <= now
 
     def pause_s(self) -> float:
         """Return the seconds until the next poll."""

@@ -9,8 +9,7 @@ from datetime import datetime
 from functools import singledispatch
 from typing import Any
 
-from holdfast.agent import guest_state as meaning
-from holdfast.agent import guest_store
+from holdfast.agent import guest_state, guest_store
 from holdfast.agent.admin import Handler, Items, only, text
 from holdfast.agent.agent import HostAgent, Judged, Sent, Tap, View, WatchedEvent
 from holdfast.agent.guest_state import Fault, GuestEvent, GuestWatch, Track
@@ -28,10 +27,10 @@ from holdfast.runtime.clock import Clock
 
 
 _STATES = {
-    meaning.RUNNING: "running",
-    meaning.PAUSED: "paused",
-    meaning.CRASHED: "crashed",
-    meaning.OFF: "shutoff",
+    guest_state.RUNNING: "running",
+    guest_state.PAUSED: "paused",
+    guest_state.CRASHED: "crashed",
+    guest_state.OFF: "shutoff",
 }
 
 
@@ -49,26 +48,26 @@ def row(track: Track, now: float) -> dict[str, Any]:
         "ha": about.get("ha", ""),
         "heartbeat": about.get("heartbeat", ""),
         "persistent": track.persistent,
-        "trouble": [_trouble(fault, now) for fault in track.troubles.values()],
+        "trouble": [_fault(fault, now) for fault in track.faults.values()],
         "metadata": dict(about),
     }
 
 
-def _trouble(trouble: Fault, now: float) -> dict[str, Any]:
-    sign, due = trouble.sign, trouble.due
+def _fault(fault: Fault, now: float) -> dict[str, Any]:
+    symptom, due = fault.symptom, fault.due
     return {
-        "event": sign.event,
-        "detail": sign.detail,
-        "reason": sign.reason,
-        "disk": sign.disk,
-        "since": trouble.since.isoformat(),
-        "do": trouble.verdict.do,
-        "rule": trouble.verdict.rule,
+        "event": symptom.event,
+        "detail": symptom.detail,
+        "reason": symptom.reason,
+        "disk": symptom.disk,
+        "since": fault.since.isoformat(),
+        "do": fault.verdict.do,
+        "rule": fault.verdict.rule,
         "due_s": None if due is None else round(max(0.0, due - now), 1),
-        "told": trouble.told,
-        "over": not trouble.lasts,
-        "count": trouble.count,
-        "traces": list(trouble.traces),
+        "told": fault.reported,
+        "over": not fault.lasts,
+        "count": fault.count,
+        "traces": list(fault.traces),
     }
 
 
@@ -81,22 +80,22 @@ def reading(tracks: Iterable[Track], at: datetime) -> Reading:
 
 
 def _guest(track: Track) -> Guest:
-    over = track.life == meaning.OFF and not track.troubles
+    over = track.life == guest_state.OFF and not track.faults
     guest = Guest(
         *(track.uuid, track.name, _STATES[track.life], "" if over else track.reason),
         persistent=track.persistent,
         metadata=track.metadata,
     )
-    stopped = track.troubles.get("io_error pause")
+    stopped = track.faults.get("io_error pause")
     if stopped is None:
         return guest
-    sign = stopped.sign
-    return replace(guest, error=sign.reason, disk=sign.disk, path=sign.path)
+    symptom = stopped.symptom
+    return replace(guest, error=symptom.reason, disk=symptom.disk, path=symptom.path)
 
 
 def evidence(sent: Sent) -> Mapping[str, Any]:
-    found = sent.body.get("evidence", {})
-    return found if isinstance(found, Mapping) else {}
+    evidence = sent.body.get("evidence", {})
+    return evidence if isinstance(evidence, Mapping) else {}
 
 
 @singledispatch
@@ -123,7 +122,7 @@ def _of_judged(news: Judged) -> dict[str, Any]:
         "what": "verdict",
         "uuid": news.uuid,
         "guest": news.name,
-        "sign": str(news.sign),
+        "sign": str(news.symptom),
         "do": verdict.do,
         "after_s": verdict.after_s,
         "rule": verdict.rule,
@@ -133,14 +132,14 @@ def _of_judged(news: Judged) -> dict[str, Any]:
 @shown.register
 def _of_happening(news: GuestEvent) -> dict[str, Any]:
     about = news.evidence
-    said = {name: about[name] for name in ("event", "detail", "reason", "disk", "rule")}
+    shown_evidence = {name: about[name] for name in ("event", "detail", "reason", "disk", "rule")}
     return {
         "what": "told",
         "uuid": news.uuid,
         "guest": news.name,
         "state": news.state,
         "since": news.since.isoformat(),
-        **said,
+        **shown_evidence,
         "simulated": bool(about.get("simulated")),
     }
 
@@ -215,11 +214,13 @@ class GuestCommands:
         }
 
     def list_all(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        said = self.status(args)
+        status = self.status(args)
         now = self._clock.monotonic()
-        tracks = sorted(self._agent.view().tracks.values(), key=lambda one: (one.name, one.uuid))
+        tracks = sorted(
+            self._agent.view().tracks.values(), key=lambda track: (track.name, track.uuid)
+        )
         return {
-            **said,
+            **status,
             "guests": [row(track, now) for track in tracks],
         }
 
@@ -245,9 +246,9 @@ class GuestCommands:
                 news, missed = watcher.next_event(TICK_S)
                 if not news and not missed:
                     yield None
-                for one in news:
-                    if (said := _about(one, ref)) is not None:
-                        yield shown(said)
+                for item in news:
+                    if (about := _about(item, ref)) is not None:
+                        yield shown(about)
                 if missed:
                     yield {"what": "missed", "count": missed}
 
@@ -268,41 +269,41 @@ class GuestCommands:
             raise InvalidInput("for real there is one event at a time: leave the others out")
         copy = GuestWatch(view.filters)
         copy.tracks = dict(view.tracks)
-        judgements, told = _simulated(copy, records, self._clock.monotonic())
-        if for_real and told:
-            self._agent.report_simulated([guest_event for _, guest_event in told])
+        judgements, guest_events = _simulated(copy, records, self._clock.monotonic())
+        if for_real and guest_events:
+            self._agent.report_simulated([guest_event for _, guest_event in guest_events])
         return {
             "host": view.host,
             "for_real": for_real,
             "judged": judgements,
             "told": [
                 {"after_s": round(after_s, 3), **shown(guest_event)}
-                for after_s, guest_event in told
+                for after_s, guest_event in guest_events
             ],
         }
 
     def _records(self, args: Mapping[str, Any], view: View) -> Sequence[Event | Reading]:
-        said, ref = args.get("records"), text(args, "guest")
-        if not isinstance(said, list) or not 0 < len(said) <= MOST_RECORDS:
+        records, ref = args.get("records"), text(args, "guest")
+        if not isinstance(records, list) or not 0 < len(records) <= MOST_RECORDS:
             raise InvalidInput(f"`records` are events and readings, {MOST_RECORDS} at most")
-        whole = [self._filled(one, ref, view.tracks) for one in said]
+        whole = [self._filled(record, ref, view.tracks) for record in records]
         return list(guest_store.read(map(json.dumps, whole), "record"))
 
-    def _filled(self, said: Any, ref: str, tracks: Mapping[str, Track]) -> Any:
+    def _filled(self, record: Any, ref: str, tracks: Mapping[str, Track]) -> Any:
         """Complete a record with the date, and with uuid, name and metadata of a known guest."""
-        if not isinstance(said, dict):
-            return said
-        said = {"at": self._clock.now().isoformat(), **said}
-        if "guests" in said or {"uuid", "name"} <= said.keys():
-            if ref and ref not in (said.get("uuid"), said.get("name")):
+        if not isinstance(record, dict):
+            return record
+        record = {"at": self._clock.now().isoformat(), **record}
+        if "guests" in record or {"uuid", "name"} <= record.keys():
+            if ref and ref not in (record.get("uuid"), record.get("name")):
                 raise InvalidInput(f"the record says itself who is meant: leave {ref!r} out")
-            return said
-        ref = ref or said.get("uuid") or said.get("name") or ""
+            return record
+        ref = ref or record.get("uuid") or record.get("name") or ""
         if not isinstance(ref, str) or not ref:
             raise InvalidInput("which guest? name it, or give its uuid and name")
         track = find(tracks.values(), ref)
-        known = {"uuid": track.uuid, "name": track.name, "metadata": dict(track.metadata)}
-        return {**known, **said}
+        from_track = {"uuid": track.uuid, "name": track.name, "metadata": dict(track.metadata)}
+        return {**from_track, **record}
 
 
 def _simulated(
@@ -327,10 +328,10 @@ def _simulated(
                 judgements.append(judgement(record, copy, time_of(record.at)))
             yield record
 
-    told = guest_store.go_on(copy, one_by_one(), time_of)
+    guest_events = guest_store.go_on(copy, one_by_one(), time_of)
     mine = [
         (at - now, guest_event)
-        for at, guest_event in told
+        for at, guest_event in guest_events
         if everybody or guest_event.uuid in events
     ]
     return judgements, mine
@@ -339,15 +340,20 @@ def _simulated(
 def judgement(event: Event, watch: GuestWatch, now: float) -> dict[str, Any]:
     """Return the symptom of an event and the verdict of the filters on it."""
     track = watch.tracks.get(event.uuid) or Track(event.uuid, event.name)
-    sign = meaning.of_event(event, track.life, track.closing).sign
-    said = {"uuid": event.uuid, "guest": event.name, "life": track.life, "told": track.told}
-    if sign is None:
-        return {**said, "sign": "", "do": "", "rule": "", "after_s": 0.0}
+    symptom = guest_state.of_event(event, track.life, track.closing).symptom
+    about_guest = {
+        "uuid": event.uuid,
+        "guest": event.name,
+        "life": track.life,
+        "told": track.reported,
+    }
+    if symptom is None:
+        return {**about_guest, "sign": "", "do": "", "rule": "", "after_s": 0.0}
     about = {**track.metadata, **event.metadata, "name": event.name}
-    verdict, _ = watch.filters.judge(sign, about, track.tally, now)
+    verdict, _ = watch.filters.judge(symptom, about, track.tally, now)
     return {
-        **said,
-        "sign": str(sign),
+        **about_guest,
+        "sign": str(symptom),
         "do": verdict.do,
         "rule": verdict.rule,
         "after_s": verdict.after_s,
@@ -356,13 +362,13 @@ def judgement(event: Event, watch: GuestWatch, now: float) -> dict[str, Any]:
 
 def find(tracks: Iterable[Track], ref: str) -> Track:
     """Return the guest with this uuid or name; NotFound if there is none, Conflict if several."""
-    found = [track for track in tracks if _is(track, ref)]
-    if not found:
+    matching = [track for track in tracks if _is(track, ref)]
+    if not matching:
         raise NotFound(f"the agent knows no guest {ref!r}: `holdfast guest list` shows them")
-    if len(found) > 1:
-        uuids = ", ".join(track.uuid for track in found)
-        raise Conflict(f"{len(found)} guests are called {ref}: name one by its uuid: {uuids}")
-    return found[0]
+    if len(matching) > 1:
+        uuids = ", ".join(track.uuid for track in matching)
+        raise Conflict(f"{len(matching)} guests are called {ref}: name one by its uuid: {uuids}")
+    return matching[0]
 
 
 def _is(track: Track, ref: str) -> bool:

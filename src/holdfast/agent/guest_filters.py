@@ -131,13 +131,13 @@ class Rule:
     line: int = 0
     source: str = ""
 
-    def fits(self, sign: Symptom, metadata: Mapping[str, str]) -> bool:
+    def fits(self, symptom: Symptom, metadata: Mapping[str, str]) -> bool:
         """Whether the rule's conditions match, regardless of its rate."""
         return (
-            self.event in ("", sign.event)
-            and (not self.details or sign.detail in self.details)
-            and (not self.reasons or sign.reason in self.reasons)
-            and (not self.disks or _any((sign.disk, sign.path), self.disks))
+            self.event in ("", symptom.event)
+            and (not self.details or symptom.detail in self.details)
+            and (not self.reasons or symptom.reason in self.reasons)
+            and (not self.disks or _any((symptom.disk, symptom.path), self.disks))
             and all(_about(metadata, name, wanted) for name, wanted in self.about)
         )
 
@@ -187,7 +187,7 @@ class Filter:
 
     def judge(
         self,
-        sign: Symptom,
+        symptom: Symptom,
         metadata: Mapping[str, str],
         tally: Tally,
         now: float,
@@ -196,7 +196,7 @@ class Filter:
     ) -> tuple[Verdict, Tally]:
         """Return the verdict on a symptom and the new tally; `again`: do not count the match."""
         for rule in self.rules:
-            if not rule.fits(sign, metadata):
+            if not rule.fits(symptom, metadata):
                 continue
             if rule.times > 1:
                 times = tuple(at for at in tally.get(rule, ()) if at > now - rule.within_s)
@@ -217,7 +217,7 @@ class BadFilter(InvalidDocument):
 
 
 def _any(values: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
-    return any(value and fnmatchcase(value, one) for value in values for one in wanted)
+    return any(value and fnmatchcase(value, pattern) for value in values for pattern in wanted)
 
 
 def _about(metadata: Mapping[str, str], name: str, wanted: tuple[str, ...]) -> bool:
@@ -370,12 +370,14 @@ class _Reading(Reading):
         if not events:
             self.say(line, "a detail is of an event: say which with `event`")
             return
-        known = [detail for event in events for detail in EVENTS[event]]
+        possible = [detail for event in events for detail in EVENTS[event]]
         for detail in details:
-            if detail not in known:
-                there = f"there are {', '.join(known)}" if known else "it has none, leave it out"
+            if detail not in possible:
+                there = (
+                    f"there are {', '.join(possible)}" if possible else "it has none, leave it out"
+                )
                 self.say(line, f"{quoted(detail)} is no detail of {either(events)}: {there}")
-        for event in events if set(details) <= set(known) else ():
+        for event in events if set(details) <= set(possible) else ():
             if not set(details) & set(EVENTS[event]):
                 self.say(line, f"none of the details is one of {event}: give it a rule of its own")
 
@@ -397,11 +399,13 @@ class _Reading(Reading):
 
         A symptom that is over at once would be reported long after its end.
         """
-        over = [one for one in named if (event, one) not in LASTING]
-        lasting = [one for one in EVENTS[event] if (event, one) in LASTING]
+        over = [detail for detail in named if (event, detail) not in LASTING]
+        lasting = [detail for detail in EVENTS[event] if (event, detail) in LASTING]
         if over and lasting:
-            said = f"{event} {either(over)} {'is' if len(over) == 1 else 'are'} over at once"
-            self.say(node.line, f"{said}: of {event} only {_listed(lasting)}; say so with `detail`")
+            sentence = f"{event} {either(over)} {'is' if len(over) == 1 else 'are'} over at once"
+            self.say(
+                node.line, f"{sentence}: of {event} only {_listed(lasting)}; say so with `detail`"
+            )
         elif over:
             self.say(node.line, f"{event} is over at once: leave `after` out")
 
@@ -412,9 +416,9 @@ class _Reading(Reading):
         return times, within_s
 
     def _check_turn(self, rule: Rule, earlier: Sequence[Rule]) -> None:
-        for one in earlier:
-            if one.covers(rule):
-                text = f"it never has its turn: line {one.line} fits all that it fits"
+        for other in earlier:
+            if other.covers(rule):
+                text = f"it never has its turn: line {other.line} fits all that it fits"
                 self.say(rule.line, f"{text}; move it up or take it away")
                 return
 

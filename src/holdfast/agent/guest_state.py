@@ -71,18 +71,18 @@ class Classification:
     """
 
     life: str
-    sign: Symptom | None = None
+    symptom: Symptom | None = None
     ends: frozenset[str] = NOTHING
     closing: str = ""
     gone: bool = False  # the watch can forget the guest
     ended: str = ""
 
 
-def cause(sign: Symptom) -> str:
+def cause(symptom: Symptom) -> str:
     """Return the name of the fault to which a symptom belongs."""
-    if sign.event == port.EXPECTATION and sign.detail != UNEXPECTED:
+    if symptom.event == port.EXPECTATION and symptom.detail != UNEXPECTED:
         return "stopped"  # a stop without an event
-    return f"{sign.event} {sign.detail}" if sign.event in _BY_DETAIL else sign.event
+    return f"{symptom.event} {symptom.detail}" if symptom.event in _BY_DETAIL else symptom.event
 
 
 def of_event(event: Event, life: str, closing: str) -> Classification:
@@ -152,8 +152,8 @@ def _resumed(event: Event, life: str, closing: str) -> Classification:
 
 
 def _suspended(event: Event, life: str, closing: str) -> Classification:
-    sign = _of_pause(event.reason, event.metadata)
-    return Classification(PAUSED, sign, ENDED_BY_PAUSE, closing)
+    symptom = _of_pause(event.reason, event.metadata)
+    return Classification(PAUSED, symptom, ENDED_BY_PAUSE, closing)
 
 
 def _of_pause(reason: str, metadata: Mapping[str, str]) -> Symptom | None:
@@ -226,11 +226,11 @@ def of_state(guest: Guest, life: str, closing: str, unheard: bool = False) -> Cl
     if guest.state == "running":
         return Classification(RUNNING, ends=ENDED_BY_RUNNING, closing=closing)
     if guest.state == "paused":
-        sign = _of_pause(guest.reason, guest.metadata)
-        if sign is not None and sign.event == port.IO_ERROR:
-            sign = replace(sign, reason=guest.error, disk=guest.disk, path=guest.path)
+        symptom = _of_pause(guest.reason, guest.metadata)
+        if symptom is not None and symptom.event == port.IO_ERROR:
+            symptom = replace(symptom, reason=guest.error, disk=guest.disk, path=guest.path)
         arriving = life == ARRIVING and guest.reason in ("migration", "starting_up")
-        return Classification(ARRIVING if arriving else PAUSED, sign, ENDED_BY_PAUSE, closing)
+        return Classification(ARRIVING if arriving else PAUSED, symptom, ENDED_BY_PAUSE, closing)
     if guest.state == "pmsuspended":
         return Classification(PAUSED, ends=ENDED_BY_PAUSE, closing=closing)
     if guest.state == "crashed":
@@ -249,14 +249,14 @@ def _of_off(guest: Guest, life: str, closing: str, unheard: bool) -> Classificat
     gone = guest.reason in ("crashed", "daemon")
     died = (gone and (life != OFF or unheard)) or (guest.reason == "failed" and lived)
     if not died:
-        known = life == OFF or gone or guest.reason == "failed"
+        is_explained = life == OFF or gone or guest.reason == "failed"
         ended = guest.reason if guest.reason in ORDERLY else ""
-        return Classification(OFF, ends=NOTHING if known else EVERYTHING, ended=ended)
+        return Classification(OFF, ends=NOTHING if is_explained else EVERYTHING, ended=ended)
     if closing == "guest":
         return Classification(OFF, ends=EVERYTHING, ended="shutdown")
     how = "terminated" if closing == "host" else "failed"
-    sign = Symptom("panic", "panicked") if life == CRASHED else Symptom("stopped", how)
-    return Classification(OFF, sign, EVERYTHING if life == OFF else NOTHING)
+    symptom = Symptom("panic", "panicked") if life == CRASHED else Symptom("stopped", how)
+    return Classification(OFF, symptom, EVERYTHING if life == OFF else NOTHING)
 
 
 def of_absence(life: str, persistent: bool) -> Classification:
@@ -288,20 +288,20 @@ UNSEEN: Final = (HANG, MONITOR)
 class Fault:
     """A fault of a guest: its symptom, the verdict on it, and the report made of it."""
 
-    sign: Symptom
+    symptom: Symptom
     since: datetime
     began: float
     last: float
     verdict: Verdict
     lasts: bool
-    told: str = ""
+    reported: str = ""
     traces: tuple[str, ...] = ()
     count: int = 1
 
     @property
     def is_unsure(self) -> bool:
         """Whether the fault may have ended while no agent ran."""
-        return self.sign.event in UNSEEN and not self.lasts
+        return self.symptom.event in UNSEEN and not self.lasts
 
     @property
     def due(self) -> float | None:
@@ -312,7 +312,7 @@ class Fault:
         """
         if self.is_unsure:
             return None
-        if RANK[TOLD[self.verdict.do]] <= RANK[self.told]:
+        if RANK[TOLD[self.verdict.do]] <= RANK[self.reported]:
             return None
         return self.began + self.verdict.after_s
 
@@ -333,7 +333,7 @@ class Now:
         return f"{self.at.isoformat()} {self.said}"
 
 
-def without(troubles: Mapping[str, Fault], ends: frozenset[str]) -> Mapping[str, Fault]:
+def without(faults: Mapping[str, Fault], ends: frozenset[str]) -> Mapping[str, Fault]:
     """Return the faults without those that are over.
 
     A fault that was only noted stays for a while, so that a guest that fails and recovers over and
@@ -341,35 +341,35 @@ def without(troubles: Mapping[str, Fault], ends: frozenset[str]) -> Mapping[str,
     """
     if ends == EVERYTHING:
         return {}
-    kept = dict(troubles)
+    kept = dict(faults)
     for name in ends & kept.keys():
-        trouble = kept.pop(name)
-        if trouble.told == NOTED:
-            kept[name] = replace(trouble, lasts=False)
+        fault = kept.pop(name)
+        if fault.reported == NOTED:
+            kept[name] = replace(fault, lasts=False)
     return kept
 
 
-def explains(trouble: Fault, same: bool, died: bool) -> bool:
+def explains(fault: Fault, same: bool, died: bool) -> bool:
     """Whether a new symptom is only a further trace of a reported fault.
 
     A hang loaded from disk explains nothing until it is detected again. A death is explained only
     by a fault that kills (watchdog poweroff), not by a fault that the guest survived until then.
     """
-    if trouble.told != FAILED or same:
-        return trouble.told == FAILED
+    if fault.reported != FAILED or same:
+        return fault.reported == FAILED
     if died:
-        return (trouble.sign.event, trouble.sign.detail) == (WATCHDOG, "poweroff")
-    return not trouble.is_unsure
+        return (fault.symptom.event, fault.symptom.detail) == (WATCHDOG, "poweroff")
+    return not fault.is_unsure
 
 
 def begins(when: Now) -> dict[str, Any]:
     return {"since": when.at, "began": when.now}
 
 
-def traced(trouble: Fault, when: Now, *, again: bool = True) -> Fault:
-    traces = (*trouble.traces, when.trace)[:MOST_TRACES]
-    last = when.now if again else trouble.last
-    return replace(trouble, traces=traces, count=trouble.count + 1, last=last)
+def traced(fault: Fault, when: Now, *, again: bool = True) -> Fault:
+    traces = (*fault.traces, when.trace)[:MOST_TRACES]
+    last = when.now if again else fault.last
+    return replace(fault, traces=traces, count=fault.count + 1, last=last)
 
 
 def richer(old: Symptom, new: Symptom) -> Symptom:
@@ -412,17 +412,17 @@ class GuestEvent:
     evidence: Mapping[str, Any]
 
 
-def report(one: GuestEvent, host: str, observed_at: datetime) -> dict[str, Any]:
+def report(event: GuestEvent, host: str, observed_at: datetime) -> dict[str, Any]:
     """Return the body for POST /holdfast/v1/observations; sending it twice has no effect."""
     return {
         "observer": f"agent@{host}",
-        "subject": f"server:{one.uuid}",
+        "subject": f"server:{event.uuid}",
         "kind": "guest",
-        "state": one.state,
-        "since": one.since.isoformat(),
+        "state": event.state,
+        "since": event.since.isoformat(),
         "observed_at": observed_at.isoformat(),
-        "key": one.key,
-        "evidence": {**one.evidence, "host": host},
+        "key": event.key,
+        "evidence": {**event.evidence, "host": host},
     }
 
 
@@ -441,14 +441,14 @@ class Track:
     heard: float | None = None  # when the last lifecycle event arrived
     rebooted: float = float("-inf")
     metadata: Mapping[str, str] = field(default_factory=dict)
-    troubles: Mapping[str, Fault] = field(default_factory=dict)
+    faults: Mapping[str, Fault] = field(default_factory=dict)
     tally: Tally = field(default_factory=dict)
 
     @property
     def differences(self) -> set[str]:
         """Return the details of current expectation faults."""
-        signs = (trouble.sign for trouble in self.troubles.values() if trouble.lasts)
-        return {sign.detail for sign in signs if sign.event == EXPECTATION}
+        symptoms = (fault.symptom for fault in self.faults.values() if fault.lasts)
+        return {symptom.detail for symptom in symptoms if symptom.event == EXPECTATION}
 
     @property
     def explained(self) -> str:
@@ -457,8 +457,7 @@ class Track:
         It ended in an orderly way, or the filters have judged its end.
         """
         judged = any(
-            name in self.troubles and self.troubles[name].sign.event != EXPECTATION
-            for name in _ENDS
+            name in self.faults and self.faults[name].symptom.event != EXPECTATION for name in _ENDS
         )
         return self.ended or ("judged" if judged else "")
 
@@ -473,10 +472,10 @@ class Track:
         return self.life == OFF and (ran or not self.explained)
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         """Return the worst state reported for the guest's current faults."""
-        told = (trouble.told for trouble in self.troubles.values())
-        return max(told, key=RANK.__getitem__, default="")
+        reported = (fault.reported for fault in self.faults.values())
+        return max(reported, key=RANK.__getitem__, default="")
 
 
 class GuestWatch:
@@ -495,17 +494,17 @@ class GuestWatch:
         self.counted: dict[str, Tally] = {}
         #: Guests whose failure was reported and whose recovery was not. Includes guests that are
         #: gone, because a restart of a guest may undefine and define it again.
-        self.ill: dict[str, bool] = {}
+        self.reported_failed: dict[str, bool] = {}
 
     def use(self, filters: Filter, now: float) -> None:
         """Replace the filters, and judge unreported faults again."""
         self.filters = filters
-        for track in [track for track in self.tracks.values() if track.troubles]:
-            troubles = {
-                name: fault if fault.told else _judged_anew(fault, track, filters, now)
-                for name, fault in track.troubles.items()
+        for track in [track for track in self.tracks.values() if track.faults]:
+            faults = {
+                name: fault if fault.reported else _judged_anew(fault, track, filters, now)
+                for name, fault in track.faults.items()
             }
-            self.tracks[track.uuid] = replace(track, troubles=troubles)
+            self.tracks[track.uuid] = replace(track, faults=faults)
 
     def hear(self, event: Event, now: float, heard: float | None = None) -> list[GuestEvent]:
         """Judge an event; `heard` is its time of arrival (default: `now`)."""
@@ -559,13 +558,13 @@ class GuestWatch:
     def check_timers(self, now: float) -> list[GuestEvent]:
         """Report faults whose grace time is over, and forget faults that ended long ago."""
         happened: list[GuestEvent] = []
-        for track in [track for track in self.tracks.values() if track.troubles]:
+        for track in [track for track in self.tracks.values() if track.faults]:
             kept = {
-                name: trouble
-                for name, trouble in track.troubles.items()
-                if trouble.lasts or now - trouble.last < QUIET_S
+                name: fault
+                for name, fault in track.faults.items()
+                if fault.lasts or now - fault.last < QUIET_S
             }
-            self.tracks[track.uuid], guest_events = _tell(replace(track, troubles=kept), now)
+            self.tracks[track.uuid], guest_events = _tell(replace(track, faults=kept), now)
             self._remember(guest_events)
             happened += guest_events
         return happened
@@ -573,10 +572,10 @@ class GuestWatch:
     def due(self) -> float | None:
         """Return when `check_timers` has something to report if no event arrives until then."""
         dues = (
-            trouble.due
+            fault.due
             for track in self.tracks.values()
-            for trouble in track.troubles.values()
-            if trouble.due is not None
+            for fault in track.faults.values()
+            if fault.due is not None
         )
         return min(dues, default=None)
 
@@ -599,16 +598,16 @@ class GuestWatch:
         return self._follow(track, meant, Now(at, now, began, said, guest.reason))
 
     def _follow(self, track: Track, meant: Classification, when: Now) -> list[GuestEvent]:
-        before, troubles, explained = track, without(track.troubles, meant.ends), track.explained
+        before, faults, explained = track, without(track.faults, meant.ends), track.explained
         died = meant.life in _DEAD and track.life not in _DEAD
-        anew = meant.sign is not None and meant.ends == EVERYTHING
+        anew = meant.symptom is not None and meant.ends == EVERYTHING
         if meant.life != track.life or anew:
             track = replace(track, life=meant.life, reason="", since=when.at, ended="")
         reason = when.reason or track.reason
         ended = (meant.ended or track.ended) if meant.life == OFF else ""
-        track = replace(track, reason=reason, closing=meant.closing, troubles=troubles, ended=ended)
-        if meant.sign is not None:
-            track = _take(track, meant.sign, self.filters, when, died)
+        track = replace(track, reason=reason, closing=meant.closing, faults=faults, ended=ended)
+        if meant.symptom is not None:
+            track = _take(track, meant.symptom, self.filters, when, died)
         track, guest_events = _tell(track, when.now)
         recovered = self._recovered(before, track, when)
         self._remember(guest_events)
@@ -627,15 +626,17 @@ class GuestWatch:
         The guest must start to run, or its failure must end: a guest that keeps running with a
         failing disk is not reported healthy.
         """
-        ended = before.told == FAILED or before.life != RUNNING
-        runs = after.life == RUNNING and after.told != FAILED
-        if not (runs and ended and self.ill.pop(after.uuid, False)):
+        ended = before.reported == FAILED or before.life != RUNNING
+        runs = after.life == RUNNING and after.reported != FAILED
+        if not (runs and ended and self.reported_failed.pop(after.uuid, False)):
             return []
         return [_well(after, when)]
 
-    def _remember(self, told: Sequence[GuestEvent]) -> None:
-        self.ill.update({one.uuid: True for one in told if one.state == FAILED})
-        _trim(self.ill)
+    def _remember(self, guest_events: Sequence[GuestEvent]) -> None:
+        self.reported_failed.update(
+            {event.uuid: True for event in guest_events if event.state == FAILED}
+        )
+        _trim(self.reported_failed)
 
     def _dismiss(self, track: Track, how: str, at: float) -> None:
         if how:
@@ -655,90 +656,96 @@ def _trim(kept: dict[str, Any]) -> None:
         del kept[next(iter(kept))]
 
 
-def _judged_anew(trouble: Fault, track: Track, filters: Filter, now: float) -> Fault:
+def _judged_anew(fault: Fault, track: Track, filters: Filter, now: float) -> Fault:
     about = {**track.metadata, "name": track.name}
-    verdict, _ = filters.judge(trouble.sign, about, track.tally, now, again=True)
-    return replace(trouble, verdict=verdict)
+    verdict, _ = filters.judge(fault.symptom, about, track.tally, now, again=True)
+    return replace(fault, verdict=verdict)
 
 
-def _take(track: Track, sign: Symptom, filters: Filter, when: Now, died: bool) -> Track:
+def _take(track: Track, symptom: Symptom, filters: Filter, when: Now, died: bool) -> Track:
     """Return the track with a new symptom; `died`: the guest lived until then."""
-    name = cause(sign)
-    lost = next((one for one, t in track.troubles.items() if explains(t, one == name, died)), None)
+    name = cause(symptom)
+    lost = next((key for key, t in track.faults.items() if explains(t, key == name, died)), None)
     if lost is not None:  # a known fault explains the symptom: add a trace
-        old = track.troubles[lost]
-        same = lost == name and sign.lasts
+        old = track.faults[lost]
+        same = lost == name and symptom.lasts
         old = replace(old, lasts=old.lasts or same or track.life == OFF)
-        trouble = traced(old, when, again=lost == name)
-        return replace(track, troubles={**_sure(track, name, sign), lost: trouble})
-    fault = track.troubles.get(name)
-    goes_on = fault is not None and fault.lasts
-    if fault is not None and goes_on:
-        sign = richer(fault.sign, sign)
+        traced_fault = traced(old, when, again=lost == name)
+        return replace(track, faults={**_sure(track, name, symptom), lost: traced_fault})
+    existing = track.faults.get(name)
+    goes_on = existing is not None and existing.lasts
+    if existing is not None and goes_on:
+        symptom = richer(existing.symptom, symptom)
     about = {**track.metadata, "name": track.name}
-    verdict, tally = filters.judge(sign, about, track.tally, when.stamp, again=goes_on)
+    verdict, tally = filters.judge(symptom, about, track.tally, when.stamp, again=goes_on)
     if tally:  # keep only rules that are still in force
         track = replace(track, tally={rule: tally[rule] for rule in filters.rules if rule in tally})
     # the guest is off, or died of this: its earlier faults end here
     over = track.life == OFF or (died and verdict.do == RECOVER)
-    if fault is not None:
-        begun = fault if goes_on or not sign.lasts else replace(fault, **begins(when))
-        begun = replace(begun, sign=sign, verdict=verdict, lasts=sign.lasts)
-        trouble = traced(begun, when)
-    elif verdict.do == IGNORE and not sign.lasts:
+    if existing is not None:
+        begun = existing if goes_on or not symptom.lasts else replace(existing, **begins(when))
+        begun = replace(begun, symptom=symptom, verdict=verdict, lasts=symptom.lasts)
+        new_fault = traced(begun, when)
+    elif verdict.do == IGNORE and not symptom.lasts:
         return track
     else:
         traces: tuple[str, ...] = (when.trace,)
         if over:
-            traces = tuple(t for fault in track.troubles.values() for t in fault.traces) + traces
-        trouble = Fault(
-            sign, when.at, when.now, when.now, verdict, sign.lasts, traces=traces[-MOST_TRACES:]
+            traces = tuple(t for fault in track.faults.values() for t in fault.traces) + traces
+        new_fault = Fault(
+            symptom,
+            when.at,
+            when.now,
+            when.now,
+            verdict,
+            symptom.lasts,
+            traces=traces[-MOST_TRACES:],
         )
-    others = {} if over else track.troubles
-    return replace(track, troubles={**others, name: trouble})
+    others = {} if over else track.faults
+    return replace(track, faults={**others, name: new_fault})
 
 
-def _sure(track: Track, name: str, sign: Symptom) -> Mapping[str, Fault]:
+def _sure(track: Track, name: str, symptom: Symptom) -> Mapping[str, Fault]:
     """Return the faults; a fault loaded from disk and now detected again counts as lasting."""
-    if sign.event not in UNSEEN or name not in track.troubles:
-        return track.troubles
-    return {**track.troubles, name: replace(track.troubles[name], lasts=sign.lasts)}
+    if symptom.event not in UNSEEN or name not in track.faults:
+        return track.faults
+    return {**track.faults, name: replace(track.faults[name], lasts=symptom.lasts)}
 
 
 def _tell(track: Track, now: float) -> tuple[Track, list[GuestEvent]]:
     """Report the worst fault that is due; a reported failure explains the guest's other faults."""
     due = [
-        (RANK[TOLD[trouble.verdict.do]], name)
-        for name, trouble in track.troubles.items()
-        if trouble.due is not None and trouble.due <= now
+        (RANK[TOLD[fault.verdict.do]], name)
+        for name, fault in track.faults.items()
+        if fault.due is not None and fault.due <= now
     ]
     happened: list[GuestEvent] = []
     for _rank, name in sorted(due, reverse=True):
-        trouble = track.troubles[name]
-        state = TOLD[trouble.verdict.do]
-        if track.told != FAILED:
-            happened.append(guest_event(track, name, trouble, state))
-        fault = replace(trouble, told=state)
-        track = replace(track, troubles={**track.troubles, name: fault})
+        fault = track.faults[name]
+        state = TOLD[fault.verdict.do]
+        if track.reported != FAILED:
+            happened.append(guest_event(track, name, fault, state))
+        fault = replace(fault, reported=state)
+        track = replace(track, faults={**track.faults, name: fault})
     return track, happened
 
 
-def guest_event(track: Track, name: str, trouble: Fault, state: str) -> GuestEvent:
-    sign = trouble.sign
-    key = f"{track.uuid}/{name.replace(' ', '-')}/{trouble.since.isoformat()}/{state}"
+def guest_event(track: Track, name: str, fault: Fault, state: str) -> GuestEvent:
+    symptom = fault.symptom
+    key = f"{track.uuid}/{name.replace(' ', '-')}/{fault.since.isoformat()}/{state}"
     evidence: dict[str, Any] = {
-        "event": sign.event,
-        "detail": sign.detail,
-        "reason": sign.reason,
-        "disk": sign.disk,
-        "path": sign.path,
+        "event": symptom.event,
+        "detail": symptom.detail,
+        "reason": symptom.reason,
+        "disk": symptom.disk,
+        "path": symptom.path,
         "domain_name": track.name,
         "domain_state": track.life,
-        "rule": trouble.verdict.rule,
-        "traces": list(trouble.traces),
-        "count": trouble.count,
+        "rule": fault.verdict.rule,
+        "traces": list(fault.traces),
+        "count": fault.count,
     }
-    return GuestEvent(track.uuid, track.name, state, trouble.since, key, evidence)
+    return GuestEvent(track.uuid, track.name, state, fault.since, key, evidence)
 
 
 def _well(track: Track, when: Now) -> GuestEvent:

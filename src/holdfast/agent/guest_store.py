@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from holdfast.agent import guest_state as meaning
+from holdfast.agent import guest_state
 from holdfast.agent.guest_filters import Filter, Symptom, Tally, Verdict
 from holdfast.agent.guest_state import (
     FAILED,
@@ -39,12 +39,12 @@ def to_plain(watch: GuestWatch) -> dict[str, Any]:
         "format": FORMAT,
         "guests": [_track(track) for track in watch.tracks.values()],
         "dismissed": dict(watch.dismissed),
-        "ill": list(watch.ill),
+        "ill": list(watch.reported_failed),
     }
 
 
 def from_plain(
-    said: Any,
+    note: Any,
     filters: Filter,
     now: float,
     before: Mapping[str, Track] | None = None,
@@ -54,14 +54,16 @@ def from_plain(
     watch = GuestWatch(filters)
     watch.counted.update(counted or {})
     try:
-        if said["format"] != FORMAT:
-            raise ValueError(f"format {said['format']!r} is not known")
-        for one in said["guests"]:
-            track = _remembered(one, filters, now, before)
+        if note["format"] != FORMAT:
+            raise ValueError(f"format {note['format']!r} is not known")
+        for saved in note["guests"]:
+            track = _remembered(saved, filters, now, before)
             watch.tracks[track.uuid] = track
-        watch.dismissed.update(said.get("dismissed", {}))
-        failed = [track.uuid for track in watch.tracks.values() if track.told == FAILED]
-        watch.ill.update(dict.fromkeys(said.get("ill", failed), True))  # older agents wrote none
+        watch.dismissed.update(note.get("dismissed", {}))
+        failed = [track.uuid for track in watch.tracks.values() if track.reported == FAILED]
+        watch.reported_failed.update(
+            dict.fromkeys(note.get("ill", failed), True)
+        )  # older agents wrote none
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidInput(f"what was remembered of guests cannot be read: {error}") from error
     return watch
@@ -72,61 +74,61 @@ def _track(track: Track) -> dict[str, Any]:
     plain |= {"reason": track.reason, "since": track.since and track.since.isoformat()}
     plain["ended"] = track.ended
     plain["metadata"] = dict(track.metadata)
-    plain["troubles"] = {name: _trouble(fault) for name, fault in track.troubles.items()}
+    plain["troubles"] = {name: _fault(fault) for name, fault in track.faults.items()}
     return plain
 
 
-def _trouble(trouble: Fault) -> dict[str, Any]:
+def _fault(fault: Fault) -> dict[str, Any]:
     return {
-        "sign": asdict(trouble.sign),
-        "since": trouble.since.isoformat(),
-        "lasts": trouble.lasts,
-        "told": trouble.told,
-        "traces": list(trouble.traces),
-        "count": trouble.count,
+        "sign": asdict(fault.symptom),
+        "since": fault.since.isoformat(),
+        "lasts": fault.lasts,
+        "told": fault.reported,
+        "traces": list(fault.traces),
+        "count": fault.count,
     }
 
 
 def _remembered(
-    said: Mapping[str, Any], filters: Filter, now: float, before: Mapping[str, Track] | None
+    saved_track: Mapping[str, Any], filters: Filter, now: float, before: Mapping[str, Track] | None
 ) -> Track:
-    kept = {name: said[name] for name in _KEPT}
-    old = (before or {}).get(said["uuid"], Track("", ""))
-    metadata = dict(said["metadata"])
-    about = {**metadata, "name": said["name"]}
-    troubles = {}
-    for name, one in said["troubles"].items():
-        sign = Symptom(**one["sign"])
-        verdict, _ = filters.judge(sign, about, old.tally, now, again=True)
-        sure = before is not None or sign.event not in UNSEEN
-        troubles[name] = _again(one, sign, verdict, now, sure)
-    since = said.get("since")  # older agents did not write it
+    kept = {name: saved_track[name] for name in _KEPT}
+    old = (before or {}).get(saved_track["uuid"], Track("", ""))
+    metadata = dict(saved_track["metadata"])
+    about = {**metadata, "name": saved_track["name"]}
+    faults = {}
+    for name, saved_fault in saved_track["troubles"].items():
+        symptom = Symptom(**saved_fault["sign"])
+        verdict, _ = filters.judge(symptom, about, old.tally, now, again=True)
+        sure = before is not None or symptom.event not in UNSEEN
+        faults[name] = _again(saved_fault, symptom, verdict, now, sure)
+    since = saved_track.get("since")  # older agents did not write it
     return Track(
         **kept,
-        reason=str(said.get("reason", "")),
-        ended=str(said.get("ended", "")),
+        reason=str(saved_track.get("reason", "")),
+        ended=str(saved_track.get("ended", "")),
         since=datetime.fromisoformat(since) if since else None,
         heard=old.heard,
         rebooted=old.rebooted,
         metadata=metadata,
-        troubles=troubles,
+        faults=faults,
         tally=old.tally,
     )
 
 
 def _again(
-    said: Mapping[str, Any], sign: Symptom, verdict: Verdict, now: float, sure: bool
+    saved: Mapping[str, Any], symptom: Symptom, verdict: Verdict, now: float, sure: bool
 ) -> Fault:
     return Fault(
-        sign,
-        datetime.fromisoformat(said["since"]),
+        symptom,
+        datetime.fromisoformat(saved["since"]),
         began=now,
         last=now,
         verdict=verdict,
-        lasts=bool(said["lasts"]) and sure,
-        told=str(said["told"]),
-        traces=tuple(said["traces"]),
-        count=int(said["count"]),
+        lasts=bool(saved["lasts"]) and sure,
+        reported=str(saved["told"]),
+        traces=tuple(saved["traces"]),
+        count=int(saved["count"]),
     )
 
 
@@ -159,10 +161,10 @@ def line(record: Event | Reading) -> str:
 
 def plain(record: Event | Reading) -> dict[str, Any]:
     """Return a record as JSON values; an event without its empty fields."""
-    said = asdict(record) | {"at": record.at.isoformat()}
+    plain = asdict(record) | {"at": record.at.isoformat()}
     if isinstance(record, Event):
-        return {name: value for name, value in said.items() if value}
-    return said
+        return {name: value for name, value in plain.items() if value}
+    return plain
 
 
 def read(lines: Iterable[str], source: str) -> Iterator[Event | Reading]:
@@ -180,8 +182,8 @@ def replay(
     records: Iterable[Event | Reading], filters: Filter
 ) -> Iterator[tuple[datetime, GuestEvent]]:
     """Yield the guest events of a recording with their dates, including late grace times."""
-    for now, one in go_on(GuestWatch(filters), records, datetime.timestamp):
-        yield datetime.fromtimestamp(now, UTC), one
+    for now, event in go_on(GuestWatch(filters), records, datetime.timestamp):
+        yield datetime.fromtimestamp(now, UTC), event
 
 
 def go_on(
@@ -206,40 +208,40 @@ def _until(watch: GuestWatch, now: float | None) -> Iterator[tuple[float, GuestE
         yield from ((due, timer) for timer in watch.check_timers(due))
 
 
-def _record(said: Any) -> Event | Reading:
-    if not isinstance(said, dict):
+def _record(plain: Any) -> Event | Reading:
+    if not isinstance(plain, dict):
         raise ValueError("a line is an event, or what was read: write {…}")
-    at = _date(said.get("at"))
-    if "guests" in said:
-        found = said["guests"]
-        if not isinstance(found, list) or set(said) - {"at", "guests"}:
+    at = _date(plain.get("at"))
+    if "guests" in plain:
+        guests = plain["guests"]
+        if not isinstance(guests, list) or set(plain) - {"at", "guests"}:
             raise ValueError("what was read is `at` and a list of `guests`")
-        return Reading(tuple(Guest(**_fields(one, _GUEST, ())) for one in found), at)
-    known = _fields(said, _EVENT, ("kind",))
-    if known["kind"] not in KINDS:
-        raise ValueError(f"`kind` is {known['kind']!r}: there are {', '.join(KINDS)}")
-    return Event(**known | {"at": at})
+        return Reading(tuple(Guest(**_fields(guest, _GUEST, ())) for guest in guests), at)
+    values = _fields(plain, _EVENT, ("kind",))
+    if values["kind"] not in KINDS:
+        raise ValueError(f"`kind` is {values['kind']!r}: there are {', '.join(KINDS)}")
+    return Event(**values | {"at": at})
 
 
-def _fields(said: Any, names: Sequence[str], needed: Sequence[str]) -> dict[str, Any]:
+def _fields(plain: Any, names: Sequence[str], needed: Sequence[str]) -> dict[str, Any]:
     """Check and return the fields of a guest or an event: texts, metadata and booleans."""
-    if not isinstance(said, dict):
+    if not isinstance(plain, dict):
         raise ValueError("a guest is written {…}")
-    for name in said:
+    for name in plain:
         if name not in names:
             raise ValueError(f"`{name}` is unknown: there are {', '.join(names)}")
     is_guest = "state" in names
     for name in ("uuid", "name", *needed, *(("state", "reason") if is_guest else ())):
-        if name not in said:
+        if name not in plain:
             raise ValueError(f"`{name}` is missing")
-    for name, value in said.items():
+    for name, value in plain.items():
         wanted = _TYPES.get(name, str)
         if not isinstance(value, wanted):
             raise ValueError(f"`{name}` is {value!r}: write a {wanted.__name__}")
-    metadata: Mapping[str, Any] = said.get("metadata", {})
+    metadata: Mapping[str, Any] = plain.get("metadata", {})
     if not all(isinstance(value, str) for value in metadata.values()):
         raise ValueError("`metadata` has something that is no text: write it in quotes")
-    return dict(said)
+    return dict(plain)
 
 
 def _date(text: Any) -> datetime:
@@ -294,7 +296,9 @@ class Again:
         """Return the repeated reports after a reading; `when` (monotonic) the reading began."""
         if self._said or not self._told:
             return []
-        down = [one for guest in reading.guests if (one := self._still(guest, watch)) is not None]
+        down = [
+            event for guest in reading.guests if (event := self._still(guest, watch)) is not None
+        ]
         self._left = {track.uuid: self._told[track.uuid] for track in down}
         first, at = self._first = self._first or (when, reading.at)
         self._said = when - first >= SURE_S
@@ -305,22 +309,22 @@ class Again:
         track = watch.tracks.get(guest.uuid)
         if track is None or guest.uuid not in self._told or _told(track) != self._told[guest.uuid]:
             return None
-        by_order = meaning.of_state(guest, meaning.UNKNOWN, "").sign is None
+        by_order = guest_state.of_state(guest, guest_state.UNKNOWN, "").symptom is None
         return None if by_order else track
 
 
 def _cause(track: Track) -> str:
-    return next((name for name, fault in track.troubles.items() if fault.told == FAILED), "")
+    return next((name for name, fault in track.faults.items() if fault.reported == FAILED), "")
 
 
 def _told(track: Track) -> datetime | None:
     """Return the date of the guest's reported failure, or None."""
     name = _cause(track)
-    return track.troubles[name].since if name else None
+    return track.faults[name].since if name else None
 
 
 def _repeated(track: Track, name: str, at: datetime) -> GuestEvent:
-    trouble = track.troubles[name]
-    said = guest_event(track, name, replace(trouble, since=at), FAILED)
-    before = {TOLD_BEFORE: trouble.since.isoformat()}
-    return replace(said, key=f"{said.key}/again", evidence={**said.evidence, **before})
+    fault = track.faults[name]
+    event = guest_event(track, name, replace(fault, since=at), FAILED)
+    before = {TOLD_BEFORE: fault.since.isoformat()}
+    return replace(event, key=f"{event.key}/again", evidence={**event.evidence, **before})

@@ -18,7 +18,7 @@ from holdfast.agent.processes import Command, Service
 SYSTEMD_S: Final = 5.0
 SOCKET_S: Final = 2.0
 #: Number of bytes kept of a command's output.
-MOST_SAID: Final = 300
+MOST_OUTPUT_BYTES: Final = 300
 #: Process states: zombie, dead, stopped, stopped by a debugger.
 _USELESS: Final = {"Z": "dead", "X": "dead", "T": "stopped", "t": "stopped"}
 
@@ -192,7 +192,7 @@ def _listen(started: subprocess.Popen[bytes], pipe: int, until: float) -> str:
             except BlockingIOError:
                 break
             is_open = bool(heard)
-            said = (said + heard)[:MOST_SAID]
+            said = (said + heard)[:MOST_OUTPUT_BYTES]
         left = until - time.monotonic()
         if ended or left <= 0:
             return said.decode(errors="replace").strip()

@@ -13,6 +13,7 @@ report that cannot be delivered delays neither decisions nor heartbeats.
 import contextlib
 import json
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,7 +46,7 @@ CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, text TEXT NOT NULL);
 """
 _IS_OVER = (
     "UPDATE reports SET body = json_set(body, ?, ?) WHERE subject = ? AND parked IS NULL"
-    " AND json_extract(body, '$.state') = 'failed'"
+    " AND CASE WHEN json_valid(body) THEN json_extract(body, '$.state') = 'failed' END"
 )
 
 
@@ -79,7 +80,7 @@ class Outbox:
         self._lock = threading.Lock()
         with self._errors():
             if path != ":memory:":
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                _make_private(Path(path))
             self._db = sqlite3.connect(
                 path, check_same_thread=False, isolation_level=None, timeout=5
             )
@@ -123,14 +124,21 @@ class Outbox:
         return None if row is None else json.loads(row[0])
 
     def heads(self, most: int = 100) -> list[Item]:
-        """Return the oldest report of each subject, oldest first."""
+        """Return the oldest readable report of each subject, oldest first; park the unreadable."""
         query = (
-            "SELECT min(id), subject, body FROM reports WHERE parked IS NULL"
+            "SELECT min(id), subject, CAST(body AS BLOB) FROM reports WHERE parked IS NULL"
             " GROUP BY subject ORDER BY 1 LIMIT ?"
         )
-        with self._lock, self._errors():
-            rows = self._db.execute(query, (most,)).fetchall()
-        return [Item(id_, subject, json.loads(body)) for id_, subject, body in rows]
+        while True:
+            with self._lock, self._errors():
+                rows = self._db.execute(query, (most,)).fetchall()
+            reports = [(id_, subject, _read(body)) for id_, subject, body in rows]
+            if all(body is not None for _, _, body in reports):
+                return [Item(id_, subject, body or {}) for id_, subject, body in reports]
+            for id_, subject, body in reports:
+                if body is None:
+                    LOG.error("a report about %s is put aside: its row is unreadable", subject)
+                    self.park(Item(id_, subject, {}), "its row is unreadable")
 
     def done(self, item: Item) -> None:
         with self._change() as db:
@@ -189,12 +197,32 @@ def _said(subject: str, body: Mapping[str, Any]) -> tuple[str, str | None]:
         return json.dumps(repr(body)), why[:1000]
 
 
+def _make_private(path: Path) -> None:
+    """Create the folder and the file for the account alone; OSError if the file is a symlink."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(handle, 0o600)
+    finally:
+        os.close(handle)
+
+
+def _read(body: bytes) -> dict[str, Any] | None:
+    """Return the report of a row; None if the row is no JSON object."""
+    try:
+        report = json.loads(body)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return report if isinstance(report, dict) else None
+
+
 def _backlog(db: sqlite3.Connection) -> Backlog:
     """Read the backlog by index, because every change reads it."""
     (waits,) = db.execute("SELECT count(*) FROM reports WHERE parked IS NULL").fetchone()
     (aside,) = db.execute("SELECT count(*) FROM reports WHERE parked IS NOT NULL").fetchone()
     oldest = "SELECT min(id) FROM reports WHERE parked IS NULL"
-    made = f"SELECT json_extract(body, '$.observed_at') FROM reports WHERE id = ({oldest})"
+    date = "CASE WHEN json_valid(body) THEN json_extract(body, '$.observed_at') END"
+    made = f"SELECT {date} FROM reports WHERE id = ({oldest})"
     row = db.execute(made).fetchone() if waits else None
     return Backlog(int(waits), str(row[0]) if row and row[0] else None, int(aside))
 

@@ -36,7 +36,7 @@ ALARM_ACTION: Final = "alarm_action"
 #: Kind of the operation that sends, at the end of a mute, notifications for standing alarms.
 ALARM_SILENCE: Final = "alarm_silence"
 #: Actions of a rule that are durable operations.
-DEEDS: Final = ("disable_host", "migrate_away", "repair_ahead")
+DURABLE_ACTIONS: Final = ("disable_host", "migrate_away", "repair_ahead")
 #: This action is no operation: the incident is written with the alarm, and nothing else is
 #: done.
 INCIDENT: Final = "incident"
@@ -73,86 +73,89 @@ class Said:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read(said: Mapping[str, Any], host: str, subject: str, event: str) -> Said:
+def read(body: Mapping[str, Any], host: str, subject: str, event: str) -> Said:
     """Parse the evidence of an alarm report. InvalidInput says which field is wrong."""
-    words = {name: _word(said, name) for name in _LONGEST}
+    texts = {name: _text(body, name) for name in _LONGEST}
     for name in ("rule", "entity", "key"):
-        if not words[name]:
-            raise InvalidInput(f"evidence.{name}: an alarm says what it is about")
-    severity = said.get("severity")
+        if not texts[name]:
+            raise InvalidInput(f"evidence.{name}: an alarm names its rule, entity and key")
+    severity = body.get("severity")
     if severity not in SEVERITIES:
-        raise InvalidInput(f"evidence.severity: it is one of {', '.join(SEVERITIES)}")
-    asked = said.get("actions", [])
-    if not isinstance(asked, list) or not set(asked) <= set(ACTIONS):
-        raise InvalidInput(f"evidence.actions: they are some of {', '.join(ACTIONS)}")
+        raise InvalidInput(f"evidence.severity: write one of {', '.join(SEVERITIES)}")
+    actions = body.get("actions", [])
+    is_known = isinstance(actions, list) and all(action in ACTIONS for action in actions)
+    if not is_known or len(actions) > len(ACTIONS):
+        raise InvalidInput(f"evidence.actions: write some of {', '.join(ACTIONS)}")
+    _number(body, "threshold")
     return Said(
-        key=_key(host, words["key"]),
+        key=_key(host, texts["key"]),
         host=host,
         subject=subject,
-        rule=words["rule"],
-        version=words["version"],
-        project=words["project"],
+        rule=texts["rule"],
+        version=texts["version"],
+        project=texts["project"],
         severity=severity,
         event=event,
-        state=_state(said, event),
-        value=_number(said.get("value")),
-        first_at=_date(said, "first_at"),
-        at=_date(said, "at"),
-        actions=tuple(asked),
-        details=dict(said),
+        state=_state(body, event),
+        value=_number(body, "value"),
+        first_at=_date(body, "first_at"),
+        at=_date(body, "at"),
+        actions=tuple(actions),
+        details=dict(body),
     )
 
 
-def incident_of(alarm_id: str, said: Said, now: datetime) -> Incident:
+def incident_of(alarm_id: str, report: Said, now: datetime) -> Incident:
     """Build the incident that an alarm opens, for an operator to look at."""
     return Incident(
         id=alarm_id,
         subject=f"{ALARM}:{alarm_id}",
         kind=ALARM,
-        cause=f"alarm {said.rule} of {said.subject} on {said.host}",
+        cause=f"alarm {report.rule} of {report.subject} on {report.host}",
         status=OPEN,
         opened_at=now,
-        sentence=sentence(said),
-        details=facts(alarm_id, said),
+        sentence=sentence(report),
+        details=facts(alarm_id, report),
     )
 
 
-def facts(alarm_id: str, said: Said) -> AlarmFacts:
+def facts(alarm_id: str, report: Said) -> AlarmFacts:
     """Return the details of an alarm's incident, from the last report."""
     return AlarmFacts(
-        host=said.host,
+        host=report.host,
         alarm=alarm_id,
-        about=said.subject,
-        entity=str(said.details["entity"]),
-        rule=said.rule,
-        rules_version=said.version,
-        severity=said.severity,
-        state=said.state,
-        value=said.value,
-        threshold=_threshold(said),
+        about=report.subject,
+        entity=str(report.details["entity"]),
+        rule=report.rule,
+        rules_version=report.version,
+        severity=report.severity,
+        state=report.state,
+        value=report.value,
+        threshold=threshold(report.details),
     )
 
 
-def sentence(said: Said) -> str:
+def sentence(report: Said) -> str:
     """Return the status sentence of an alarm's incident."""
-    what = f"alarm {said.rule} of {said.subject} on {said.host}"
-    if said.state == OK:
-        why = str(said.details.get("reason") or "")[:_REASON]
-        return f"{what} is over" + (f": {why}" if why else "")
-    if said.state == NO_DATA:
-        return f"{what} was raised, and nothing is known of it any more"
-    return f"{what} stands ({said.severity}): nothing is done by itself, look after it"
+    alarm = f"alarm {report.rule} of {report.subject} on {report.host}"
+    if report.state == OK:
+        why = str(report.details.get("reason") or "")[:_REASON]
+        return f"{alarm} is over" + (f": {why}" if why else "")
+    if report.state == NO_DATA:
+        return f"{alarm} was raised, and nothing is known of it any more"
+    return f"{alarm} stands ({report.severity}): nothing is done by itself, look after it"
 
 
-def evidence(said: Said) -> str:
+def evidence(report: Said) -> str:
     """Return the text with rule, value and threshold, for the timeline of the incident."""
-    value, threshold = (
-        "unknown" if one is None else f"{one:g}" for one in (said.value, _threshold(said))
+    value, limit = (
+        "unknown" if number is None else f"{number:g}"
+        for number in (report.value, threshold(report.details))
     )
     return (
-        f"rule {said.rule} (rules {said.version or 'without a version'}), host {said.host}, entity"
-        f" {said.details['entity']}: value {value}, threshold {threshold}, since"
-        f" {said.first_at.isoformat()}"
+        f"rule {report.rule} (rules {report.version or 'without a version'}), host {report.host},"
+        f" entity {report.details['entity']}: value {value}, threshold {limit}, since"
+        f" {report.first_at.isoformat()}"
     )
 
 
@@ -192,24 +195,24 @@ def end_of_silence(alarm_id: str, until: datetime) -> Operation:
     )
 
 
-def _state(said: Mapping[str, Any], event: str) -> str:
+def _state(body: Mapping[str, Any], event: str) -> str:
     """Return the alarm state after an event; a repeated report of `no_data` stays `no_data`."""
-    if event == AGAIN and said.get("state") == NO_DATA:
+    if event == AGAIN and body.get("state") == NO_DATA:
         return NO_DATA
     return STATE_AFTER[event]
 
 
-def _threshold(said: Said) -> float | None:
-    """Return the threshold of the first condition; None if malformed, as it is only shown."""
+def threshold(details: Mapping[str, Any]) -> float | None:
+    """Return the threshold of the first condition; None if a stored threshold is no number."""
     try:
-        return _number(said.details.get("threshold"))
+        return _number(details, "threshold")
     except InvalidInput:
         return None
 
 
-def _key(host: str, said: str) -> str:
+def _key(host: str, agent_key: str) -> str:
     """Return the alarm key with the host, because equal keys of two hosts are different alarms."""
-    return _short(f"{host}/{said}", 255)
+    return _short(f"{host}/{agent_key}", 255)
 
 
 def _short(text: str, longest: int) -> str:
@@ -217,34 +220,35 @@ def _short(text: str, longest: int) -> str:
     return text if len(text) <= longest else hashlib.sha256(text.encode()).hexdigest()
 
 
-def _word(said: Mapping[str, Any], name: str) -> str:
-    value = said.get(name, "")
+def _text(body: Mapping[str, Any], name: str) -> str:
+    value = body.get(name, "")
     if not isinstance(value, str) or len(value) > _LONGEST[name]:
         raise InvalidInput(f"evidence.{name}: a text of up to {_LONGEST[name]} characters")
     return value
 
 
-def _number(value: Any) -> float | None:
+def _number(body: Mapping[str, Any], name: str) -> float | None:
+    value = body.get(name)
     if value is None:
         return None
     try:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and math.isfinite(found := float(value)):
-            return found
+        if is_number and math.isfinite(number := float(value)):
+            return number
     except OverflowError:
         pass  # an integer too large for a float
-    raise InvalidInput("evidence.value: a number, or null")
+    raise InvalidInput(f"evidence.{name}: a number, or null")
 
 
-def _date(said: Mapping[str, Any], name: str) -> datetime:
+def _date(body: Mapping[str, Any], name: str) -> datetime:
     try:
-        found = datetime.fromisoformat(str(said[name]))
-        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        date = datetime.fromisoformat(str(body[name]))
+        date = date.replace(tzinfo=UTC) if date.tzinfo is None else date.astimezone(UTC)
     except (KeyError, ValueError, OverflowError):
         raise InvalidInput(f"evidence.{name}: a date and time of ISO 8601") from None
-    if not 1970 <= found.year < 9000:
-        raise InvalidInput(f"evidence.{name}: the year {found.year} is out of range")
-    return found
+    if not 1970 <= date.year < 9000:
+        raise InvalidInput(f"evidence.{name}: the year {date.year} is out of range")
+    return date
 
 
 # Saved state of an alarm.
@@ -259,9 +263,9 @@ _AHEAD: Final = "repair_ahead"
 class Memory:
     """State that the manager keeps for an alarm, beside the agent's report.
 
-        known = recall(row)
-        known.told            # "": no notification yet, the alarm was muted when raised
-        known.asked           # ("repair_ahead",): undone at the end, whatever the rule says now
+        memory = recall(row)
+        memory.told             # "": no notification yet, the alarm was muted when raised
+        memory.asked            # ("repair_ahead",): undone at the end, whatever the rule says now
 
     The state is part of the alarm's row, because operations are removed after a while and
     alarms can stand for longer. Agents repeat their own part in each report; this part is
@@ -279,37 +283,48 @@ def recall(row: Mapping[str, Any]) -> Memory:
     A row of an older version has none: then a notification was sent and the listed actions were
     begun.
     """
-    kept = row["details"].get(CENTRAL)
-    if not isinstance(kept, Mapping):
-        asked = row["details"].get("actions", ())
-        return Memory(told=row["state"], asked=tuple(one for one in DEEDS if one in asked))
-    known = {one.name: kept[one.name] for one in fields(Memory) if one.name in kept}
-    return replace(Memory(**known), asked=tuple(known.get("asked", ())))
+    state = row["details"].get(CENTRAL)
+    if not isinstance(state, Mapping):
+        listed = row["details"].get("actions", ())
+        return Memory(
+            told=row["state"],
+            asked=tuple(action for action in DURABLE_ACTIONS if action in listed),
+        )
+    saved = {column.name: state[column.name] for column in fields(Memory) if column.name in state}
+    return replace(Memory(**saved), asked=tuple(saved.get("asked", ())))
 
 
 def plain(memory: Memory) -> dict[str, Any]:
     """Return the state as JSON."""
-    return {"told": memory.told, "asked": list(memory.asked), "moved_at": memory.moved_at}
+    return {
+        "told": memory.told,
+        "asked": list(memory.asked),
+        "moved_at": memory.moved_at,
+    }
 
 
-def as_heard(said: Said, known: Memory) -> Said:
+def as_heard(report: Said, memory: Memory) -> Said:
     """Treat a repeated report as raised if no notification was sent for the firing alarm."""
-    is_news = said.event == AGAIN and said.state == FIRING and known.told != FIRING
-    return replace(said, event=RAISED) if is_news else said
+    is_first = report.event == AGAIN and report.state == FIRING and memory.told != FIRING
+    return replace(report, event=RAISED) if is_first else report
 
 
-def actions_of(said: Said, known: Memory) -> tuple[str, ...]:
+def actions_of(report: Said, memory: Memory) -> tuple[str, ...]:
     """Return the actions to begin after a report, always in the same order.
 
     An action that was begun is not begun again. At the end of the alarm, the begun actions
     decide what is undone, because the rule may have changed meanwhile.
     """
-    if said.event == RAISED:
-        return tuple(one for one in DEEDS if one in said.actions and one not in known.asked)
-    return (OVER,) if said.event == CLEARED and _AHEAD in known.asked else ()
+    if report.event == RAISED:
+        return tuple(
+            action
+            for action in DURABLE_ACTIONS
+            if action in report.actions and action not in memory.asked
+        )
+    return (OVER,) if report.event == CLEARED and _AHEAD in memory.asked else ()
 
 
-def after(said: Said, known: Memory) -> Memory:
+def after(report: Said, memory: Memory) -> Memory:
     """Return the state after the notification and actions for a report."""
-    begun = tuple(one for one in actions_of(said, known) if one != OVER)
-    return replace(known, told=said.state, asked=(*known.asked, *begun))
+    begun = tuple(action for action in actions_of(report, memory) if action != OVER)
+    return replace(memory, told=report.state, asked=(*memory.asked, *begun))

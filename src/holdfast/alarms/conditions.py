@@ -19,7 +19,7 @@ from holdfast.alarms.rules import RATE, TIME_TO_FULL, Condition
 from holdfast.ports.metrics import NAN, Entity, Table
 
 Places = list[int]
-Found = dict[int, bool | None]
+Results = dict[int, bool | None]
 
 #: Functions that return the rows that hold or are unknown; every comparison with NaN is false.
 _ODD: Final[Mapping[str, Callable[[Sequence[float], float], Places]]] = {
@@ -44,12 +44,12 @@ _HOLDS: Final[Mapping[str, Callable[[float, float], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnView:
-    """A column of values in a pass, with the rows for which the alarm stands."""
+    """A column of values in a pass, with the rows whose alarm is raised."""
 
     values: Sequence[float]
     ids: Sequence[str]  # entity of each row
     places: Mapping[str, int]
-    standing: Collection[int]  # rows whose alarm stands, and ends only beyond `clear`
+    raised: Collection[int]  # rows whose alarm is raised, and ends only beyond `clear`
     now: float
     step_s: float  # since the pass before
     fresh: bool = True  # whether the values were read in this pass
@@ -72,113 +72,113 @@ class Judge:
         """Drop all state: outside a rule's hours, bursts neither grow nor recover."""
         self.hits, self.spent, self._read_at = {}, {}, None
 
-    def evaluate(self, look: ColumnView) -> Found:
+    def evaluate(self, view: ColumnView) -> Results:
         """Return the rows for which the condition holds (True) or is unknown (None)."""
-        condition, values = self.condition, look.values
+        condition, values = self.condition, view.values
         odd = _ODD[condition.compare](values, condition.level)
-        found: Found = dict.fromkeys(odd, True)
+        results: Results = dict.fromkeys(odd, True)
         for place in odd:
             if isnan(values[place]):
-                found[place] = None
-        if look.standing and condition.clear != condition.level:
+                results[place] = None
+        if view.raised and condition.clear != condition.level:
             holds, clear = _HOLDS[condition.compare], condition.clear
-            for place in look.standing:
-                if place not in found and holds(values[place], clear):
-                    found[place] = True
+            for place in view.raised:
+                if place not in results and holds(values[place], clear):
+                    results[place] = True
         if condition.burst_s:
-            found = self._burst(look, found)
-        if condition.of > 1 and (found or self.hits):
-            found = self._count(look, found)
-        return found
+            results = self._burst(view, results)
+        if condition.of > 1 and (results or self.hits):
+            results = self._count(view, results)
+        return results
 
     def keep(self, ids: Collection[str]) -> None:
         """Keep the state of the given entities and drop all other state."""
-        self.hits = {one: bits for one, bits in self.hits.items() if one in ids}
-        self.spent = {one: spent for one, spent in self.spent.items() if one in ids}
+        self.hits = {key: bits for key, bits in self.hits.items() if key in ids}
+        self.spent = {key: spent for key, spent in self.spent.items() if key in ids}
 
-    def _burst(self, look: ColumnView, found: Found) -> Found:
+    def _burst(self, view: ColumnView, results: Results) -> Results:
         """Apply the burst allowance.
 
         Values above the level use up the allowance; values below the level refill it.
         """
         level = self.condition.level
         allowance = level * self.condition.burst_s
-        judged: Found = {}
-        step_s = look.step_s if self._read_at is None else look.now - self._read_at
-        if look.fresh:
-            self._read_at = look.now
-        for place in found.keys() | _known(look, self.spent):
-            value, one = look.values[place], look.ids[place]
+        judged: Results = {}
+        step_s = view.step_s if self._read_at is None else view.now - self._read_at
+        if view.fresh:
+            self._read_at = view.now
+        for place in results.keys() | _rows_with_state(view, self.spent):
+            value, key = view.values[place], view.ids[place]
             if isnan(value):
                 judged[place] = None
                 continue
-            spent = self.spent.get(one, 0.0)
-            if look.fresh:
+            spent = self.spent.get(key, 0.0)
+            if view.fresh:
                 spent = min(allowance, max(0.0, spent + (value - level) * step_s))
             if spent > 0:
-                self.spent[one] = spent
+                self.spent[key] = spent
             else:
-                self.spent.pop(one, None)
-            if place in found and (spent >= allowance or place in look.standing):
+                self.spent.pop(key, None)
+            if place in results and (spent >= allowance or place in view.raised):
                 judged[place] = True
         return judged
 
-    def _count(self, look: ColumnView, found: Found) -> Found:
+    def _count(self, view: ColumnView, results: Results) -> Results:
         """Apply N of M: a condition holds if enough of the last samples hold.
 
         A value that was not read in this pass is no sample.
         """
         mask = (1 << self.condition.of) - 1
-        judged: Found = {}
-        for place in found.keys() | _known(look, self.hits):
-            held, one = found.get(place, False), look.ids[place]
+        judged: Results = {}
+        for place in results.keys() | _rows_with_state(view, self.hits):
+            held, key = results.get(place, False), view.ids[place]
             if held is None:
                 judged[place] = None
                 continue
-            bits = self.hits.get(one, 0)
-            if look.fresh:
+            bits = self.hits.get(key, 0)
+            if view.fresh:
                 bits = (bits << 1 | held) & mask
             if bits:
-                self.hits[one] = bits
+                self.hits[key] = bits
             else:
-                self.hits.pop(one, None)
+                self.hits.pop(key, None)
             if bits.bit_count() >= self.condition.hits:
                 judged[place] = True
         return judged
 
 
-def together(found: Sequence[Found], every: bool) -> Found:
+def together(results: Sequence[Results], every: bool) -> Results:
     """Combine conditions by `all` (`every`) or `any`.
 
     An unknown condition decides only if the others do not.
     """
-    if len(found) == 1:
-        return found[0]
+    if len(results) == 1:
+        return results[0]
     if every:
-        places = set(found[0])
-        for one in found[1:]:
-            places &= one.keys()
-        return {n: None if any(one[n] is None for one in found) else True for n in places}
-    either: Found = {}
-    for one in found:
-        for place, held in one.items():
+        places = set(results[0])
+        for rows in results[1:]:
+            places &= rows.keys()
+        return {n: None if any(result[n] is None for result in results) else True for n in places}
+    either: Results = {}
+    for rows in results:
+        for place, held in rows.items():
             either[place] = either.get(place) or held
     return either
 
 
-def which(found: Sequence[Found]) -> dict[int, int]:
+def which(results: Sequence[Results]) -> dict[int, int]:
     """Return, per row, the first condition that holds; for rules with `any`."""
     held: dict[int, int] = {}
-    for number, one in enumerate(found):
-        for place, is_so in one.items():
-            if is_so:
+    for number, rows in enumerate(results):
+        for place, holds in rows.items():
+            if holds:
                 held.setdefault(place, number)
     return held
 
 
-def _known(look: ColumnView, remembered: Mapping[str, object]) -> set[int]:
+def _rows_with_state(view: ColumnView, remembered: Mapping[str, object]) -> set[int]:
     """Return the rows of entities that have state."""
-    return {look.places[one] for one in remembered if one in look.places}
+    return {view.places[key] for key in remembered if key in view.places}
 
 
 # Series: the values that conditions compare, a column for all entities of a kind.
@@ -228,11 +228,11 @@ def moved(column: Column, rows: Sequence[int]) -> list[float]:
     return [column[row] if row >= 0 else NAN for row in rows]
 
 
-def _series_known(column: Column | None, read: Column) -> Column | None:
+def _masked(column: Column | None, read: Column) -> Column | None:
     """Return the earlier values, with NaN for entities that are unknown now."""
     if column is None:
         return None
-    return [NAN if isnan(one) else made for made, one in zip(column, read, strict=True)]
+    return [NAN if isnan(value) else made for made, value in zip(column, read, strict=True)]
 
 
 class _Values:
@@ -327,16 +327,16 @@ class _Rates:
     def __init__(self, field: str, over_s: float) -> None:
         self._field = field
         self._history = _History(over_s)
-        self._seen: list[float] = []  # last counter values
+        self._last_values: list[float] = []  # last counter values
         self._total: list[float] = []
         self._last: Column | None = None
 
     def column(self, table: Table, now: float) -> Column | None:
         if not table.is_fresh(self._field):
-            return _series_known(self._last, table.column(self._field))
+            return _masked(self._last, table.column(self._field))
         raw = table.column(self._field)
-        if len(self._seen) != len(raw):
-            self._seen, self._total = [NAN] * len(raw), [0.0] * len(raw)
+        if len(self._last_values) != len(raw):
+            self._last_values, self._total = [NAN] * len(raw), [0.0] * len(raw)
         self._history.add(_Point(now, raw, self._count(raw)))
         if len(self._history.points) < 2:
             return None
@@ -344,27 +344,27 @@ class _Rates:
         return self._last
 
     def move(self, rows: Sequence[int]) -> None:
-        if self._seen:
-            self._seen, total = moved(self._seen, rows), moved(self._total, rows)
+        if self._last_values:
+            self._last_values, total = moved(self._last_values, rows), moved(self._total, rows)
             self._total = [0.0 if isnan(value) else value for value in total]
         self._history.move(rows)
         self._last = None if self._last is None else moved(self._last, rows)
 
     def _count(self, raw: Column) -> list[float]:
-        seen, total = self._seen, self._total
-        if not isnan(sum(seen) + sum(raw)):  # no row is missing or new
-            self._seen = list(raw)
+        last_values, total = self._last_values, self._total
+        if not isnan(sum(last_values) + sum(raw)):  # no row is missing or new
+            self._last_values = list(raw)
             self._total = [
                 had + (value - before if value >= before else value)
-                for had, before, value in zip(total, seen, raw, strict=True)
+                for had, before, value in zip(total, last_values, raw, strict=True)
             ]
             return list(self._total)  # a copy for the history: `_total` changes later
         for row, value in enumerate(raw):
             if not isnan(value):
-                before = seen[row]
+                before = last_values[row]
                 if not isnan(before):
                     total[row] += value - before if value >= before else value
-                seen[row] = value
+                last_values[row] = value
         return list(total)
 
     def _rates(self, raw: Column) -> list[float]:
@@ -428,7 +428,7 @@ class _TimesToFull:
 
     def column(self, table: Table, now: float) -> Column | None:
         if not table.is_fresh(self._field):
-            return _series_known(self._last, table.column(self._field))
+            return _masked(self._last, table.column(self._field))
         self._history.add(_Point(now, table.column(self._field)))
         points = self._history.points
         if len(points) < 2:
@@ -466,8 +466,8 @@ class _Line:
         self.now = now
         self._mean = sum(times) / len(times)
         from_mean = [at - self._mean for at in times]
-        square = sum(one * one for one in from_mean)
-        self._weights = [one / square for one in from_mean]
+        square = sum(distance * distance for distance in from_mean)
+        self._weights = [distance / square for distance in from_mean]
 
     def until(self, full: float, values: Sequence[float]) -> float:
         """Return the seconds from now until the line reaches `full`."""

@@ -3,7 +3,7 @@
 
     engine = Engine(rules, groups={"gpu"})
     outcome = engine.evaluate(snapshot)    # once per pass; outcome.changes, outcome.groups
-    engine.apply(new_rules)                # between two passes; engine.roll_back()
+    engine.apply(new_rules)                # between two passes
 
 The engine is level-triggered and returns edges: every pass evaluates the current values and
 returns the difference to the previous state. The engine has no clock, no thread, no input or
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from holdfast.alarms.conditions import Column, Series, series_of
 from holdfast.alarms.notify import AlarmNotifier, Storm, is_capped
-from holdfast.alarms.rules import NONE, Condition, Rule, RuleSet, Selector
+from holdfast.alarms.rules import Condition, Rule, RuleSet, Selector
 from holdfast.alarms.tracks import (
     FIRING,
     NO_DATA,
@@ -35,11 +35,8 @@ from holdfast.alarms.tracks import (
     Watcher,
     change_from,
 )
-from holdfast.model.errors import Conflict
 from holdfast.ports.metrics import Entity, Snapshot, Table
 
-#: Number of earlier rule sets kept for a rollback.
-MOST_BEFORE: Final = 10
 #: Largest number of cached scopes.
 MOST_SCOPES: Final = 1000
 NOT_READ: Final = "not read"
@@ -97,8 +94,7 @@ class Engine:
         self.rules = RuleSet()
         self.groups = frozenset(groups)
         self.watchers: dict[str, Watcher] = {}
-        self.teller = AlarmNotifier()
-        self.before: list[RuleSet] = []
+        self.notifier = AlarmNotifier()
         self.dropped = 0
         self.retired: list[tuple[Watcher, str]] = []  # alarms end with the next pass, and why
         self._series: dict[tuple[Any, ...], Series] = {}
@@ -126,10 +122,10 @@ class Engine:
         for watcher in self.watchers.values():
             changes += self._watch(watcher, snapshot, columns, moment)
         watchers = list(self.watchers.values())
-        self.teller.notify(watchers, [one for one, _ in self.retired], self.rules, moment)
+        self.notifier.notify(watchers, [watcher for watcher, _ in self.retired], self.rules, moment)
         self.retired = []
         wait_s, step_s = self.rules.group_wait_s, snapshot.elapsed_s
-        groups = self.teller.due(snapshot.monotonic, wait_s, step_s, snapshot.host)
+        groups = self.notifier.due(snapshot.monotonic, wait_s, step_s, snapshot.host)
         return Outcome(tuple(changes), groups)
 
     def alarms(self) -> list[Change]:
@@ -148,9 +144,9 @@ class Engine:
     def firing(self) -> int:
         """Number of firing alarms."""
         return sum(
-            watcher.tracks[one].state == FIRING
+            watcher.tracks[key].state == FIRING
             for watcher in self.watchers.values()
-            for one in watcher.alive
+            for key in watcher.alive
         )
 
     # rules
@@ -170,10 +166,10 @@ class Engine:
                 made.watchers[rule.id], how = Watcher(rule), "tuned" if same else "begun"
             done[how].append(rule.id)
         begun = set(done["begun"])
-        done["ended"] = [one for one in made.base if one in begun or one not in made.watchers]
+        done["ended"] = [name for name in made.base if name in begun or name not in made.watchers]
         made.retired = [
-            (made.base[one], RULE_CHANGED if one in begun else RULE_REMOVED)
-            for one in done["ended"]
+            (made.base[name], RULE_CHANGED if name in begun else RULE_REMOVED)
+            for name in done["ended"]
         ]
         had = self._series
         for rule in (watcher.rule for watcher in made.watchers.values()):
@@ -189,18 +185,7 @@ class Engine:
 
         If other rules came into force after `prepare`, the rules are prepared again.
         """
-        before = self.rules
-        applied = self._put_in_force(rules)
-        self.before = [*self.before, before][-MOST_BEFORE:]
-        return applied
-
-    def roll_back(self) -> Applied:
-        """Return to the previous rules."""
-        if not self.before:
-            raise Conflict(f"there are no rules before {self.rules.version}: set others")
-        applied = self._put_in_force(self.before[-1])
-        self.before = self.before[:-1]
-        return applied
+        return self._put_in_force(rules)
 
     def try_out(self, rules: RuleSet) -> list[Trial]:
         """Evaluate rules on the last snapshot without changing any state."""
@@ -258,7 +243,10 @@ class Engine:
         missing = self._tables.keys() - snapshot.tables.keys()
         if not missing:
             return snapshot.tables
-        return {**snapshot.tables, **{one: self._tables[one].unread(NOT_READ) for one in missing}}
+        return {
+            **snapshot.tables,
+            **{kind: self._tables[kind].unread(NOT_READ) for kind in missing},
+        }
 
     def _watch(
         self,
@@ -310,23 +298,22 @@ def _rows(old: tuple[Entity, ...], new: tuple[Entity, ...]) -> list[int]:
 # written when it changes, and `head` is everything else.
 
 
-FORMAT: Final = 2
-_KNOWN: Final = (1, FORMAT)
+FORMAT: Final = 3
 #: Largest unobserved time, in seconds, between the last save and the first pass, that counts as
 #: observed.
 UNSEEN_S: Final = 120.0
-_AGES: Final = frozenset({"began", "lapsed", "gap", "cleared", "told_now"})
-_DATES: Final = frozenset({"first_at", "last_at", "told_first_at"})
+_AGES: Final = frozenset({"began", "lapsed", "gap", "cleared", "notified_now"})
+_DATES: Final = frozenset({"first_at", "last_at", "notified_first_at"})
 _ENTITY: Final = ("kind", "id", "name", "project", "guest")
 #: Attributes that are saved only if they differ from these values.
 _AT_REST: Final = {
     **dict.fromkeys(("lapsed", "gap", "cleared")),
     **{"reason": "", "flaps": 0, "which": 0},
 }
-_TOLD: Final = ("told", "told_first_at", "told_as", "told_now")
+_NOTIFIED: Final = ("notified", "notified_first_at", "notified_severity", "notified_now")
 _ALWAYS: Final = ("state", "began", "first_at", "last_at", "samples", "value")
 #: Attributes of the rule that an alarm's notifications need.
-_SAID: Final = ("severity", "topic", "summary", "no_data", "for_s")
+_RULE: Final = ("severity", "topic", "summary", "no_data", "for_s")
 
 
 def plain(engine: Engine, at: datetime, now: float) -> dict[str, Any]:
@@ -341,8 +328,8 @@ def plain(engine: Engine, at: datetime, now: float) -> dict[str, Any]:
 
 def head(engine: Engine, at: datetime, now: float) -> dict[str, Any]:
     """Return the engine's state without the state of its rules."""
-    teller = engine.teller
-    storm = teller.storm
+    notifier = engine.notifier
+    storm = notifier.storm
     return {
         "format": FORMAT,
         "saved_at": at.isoformat(),
@@ -350,10 +337,10 @@ def head(engine: Engine, at: datetime, now: float) -> dict[str, Any]:
         "ended": [[reason, part(watcher, at, now)] for watcher, reason in engine.retired],
         "open": {
             project: {"age_s": now - opened, "changes": [change.plain() for change in changes]}
-            for project, (opened, changes) in teller.open.items()
+            for project, (opened, changes) in notifier.open.items()
         },
         "storm": {
-            "told": storm.told,
+            "notified": storm.notified,
             "worst": storm.worst,
             "first": storm.first.plain() if storm.first else None,
             "calm_s": now - storm.calm_since,
@@ -368,9 +355,8 @@ def part(watcher: Watcher, at: datetime, now: float) -> dict[str, Any]:
         "id": rule.id,
         "saved_at": at.isoformat(),
         "memory": rule.memory,
-        "said": {
-            **{name: getattr(rule, name) for name in _SAID},
-            "level": rule.conditions[0].level,
+        "rule": {
+            **{name: getattr(rule, name) for name in _RULE},
             "actions": list(rule.actions),
         },
         "levels": [condition.level for condition in rule.conditions],
@@ -385,56 +371,53 @@ def restore(engine: Engine, saved: Mapping[str, Any], at: datetime, now: float) 
 
     A rule with other series than before starts anew, and its alarms end.
     """
-    if saved.get("format") not in _KNOWN:
+    if saved.get("format") != FORMAT:
         return False
     gap_s = _since(saved["saved_at"], at)
-    ended = list(saved.get("ended", ()))
-    for name, kept in saved["rules"].items():
+    ended = list(saved["ended"])
+    for name, state in saved["rules"].items():
         watcher = engine.watchers.get(name)
-        if watcher is None or watcher.rule.memory != kept["memory"]:
+        if watcher is None or watcher.rule.memory != state["memory"]:
             reason = RULE_REMOVED if watcher is None else RULE_CHANGED
-            ended.append([reason, {"id": name, **kept}])
+            ended.append([reason, {"id": name, **state}])
             continue
-        _remember(engine, watcher, {"saved_at": saved["saved_at"], **kept}, at, now)
-        for judge, hits, spent in zip(watcher.judges, kept["hits"], kept["spent"], strict=True):
+        _remember(engine, watcher, {"saved_at": saved["saved_at"], **state}, at, now)
+        for judge, hits, spent in zip(watcher.judges, state["hits"], state["spent"], strict=True):
             judge.hits, judge.spent = dict(hits), dict(spent)
-        if said := kept.get("said"):
-            watcher.renew(said["severity"], said["actions"])
-    for reason, kept in ended:
-        watcher = _without_rule(kept)
-        _remember(engine, watcher, {"saved_at": saved["saved_at"], **kept}, at, now)
+        watcher.renew(state["rule"]["severity"], state["rule"]["actions"])
+    for reason, state in ended:
+        watcher = _without_rule(state)
+        _remember(engine, watcher, {"saved_at": saved["saved_at"], **state}, at, now)
         engine.retired.append((watcher, reason))
     for project, group in saved["open"].items():
         changes = [change_from(change) for change in group["changes"]]
-        engine.teller.open[project] = (now - group["age_s"] - gap_s, changes)
+        engine.notifier.open[project] = (now - group["age_s"] - gap_s, changes)
     storm = saved["storm"]
     first = change_from(storm["first"]) if storm["first"] else None
     calm_since = now - storm["calm_s"] - gap_s
-    worst = storm.get("worst", first.severity if first else NONE)
-    engine.teller.storm = Storm(storm["told"], worst, first, calm_since)
+    engine.notifier.storm = Storm(storm["notified"], storm["worst"], first, calm_since)
     return True
 
 
 def _remember(
-    engine: Engine, watcher: Watcher, kept: Mapping[str, Any], at: datetime, now: float
+    engine: Engine, watcher: Watcher, state: Mapping[str, Any], at: datetime, now: float
 ) -> None:
     """Restore the tracks of a rule."""
-    gap_s = _since(kept["saved_at"], at)
-    tracks = {track["entity"]["id"]: _restored(track, gap_s, now) for track in kept["tracks"]}
+    gap_s = _since(state["saved_at"], at)
+    tracks = {track["entity"]["id"]: _restored(track, gap_s, now) for track in state["tracks"]}
     for track in tracks.values():
-        if track.told != OK:
-            track.told_as = track.told_as or watcher.rule.severity
-            engine.teller.standing[track.told_as] += is_capped(track)
+        if track.notified != OK:
+            track.notified_severity = track.notified_severity or watcher.rule.severity
+            engine.notifier.raised_by_severity[track.notified_severity] += is_capped(track)
     watcher.remember(tracks, now)
 
 
-def _without_rule(kept: Mapping[str, Any]) -> Watcher:
+def _without_rule(state: Mapping[str, Any]) -> Watcher:
     """Build a watcher for a removed rule, only to report the end of its alarms."""
-    said = dict(kept.get("said", {}))
-    level, actions = said.pop("level", 0.0), tuple(said.pop("actions", ("notify",)))
-    levels = kept.get("levels", [level])
-    conditions = tuple(Condition("", ">", level, level) for level in levels)
-    return Watcher(Rule(kept["id"], Selector(""), conditions, actions=actions, **said))
+    rule = dict(state["rule"])
+    actions = tuple(rule.pop("actions"))
+    conditions = tuple(Condition("", ">", level, level) for level in state["levels"])
+    return Watcher(Rule(state["id"], Selector(""), conditions, actions=actions, **rule))
 
 
 def _since(saved_at: str, at: datetime) -> float:
@@ -444,29 +427,29 @@ def _since(saved_at: str, at: datetime) -> float:
 
 def _track(track: Track, now: float) -> dict[str, Any]:
     """Return the saved state of a track; monotonic times become ages."""
-    found: dict[str, Any] = {name: getattr(track, name) for name in _ALWAYS}
-    if track.told != OK:
-        found |= {name: getattr(track, name) for name in _TOLD}
+    saved: dict[str, Any] = {name: getattr(track, name) for name in _ALWAYS}
+    if track.notified != OK:
+        saved |= {name: getattr(track, name) for name in _NOTIFIED}
     for name, rest in _AT_REST.items():
         if (value := getattr(track, name)) != rest:
-            found[name] = value
-    for name in _AGES & found.keys():
-        found[name] = now - found[name]
-    for name in _DATES & found.keys():
-        found[name] = found[name].isoformat()
-    found["entity"] = {name: getattr(track.entity, name) for name in _ENTITY}
-    return found
+            saved[name] = value
+    for name in _AGES & saved.keys():
+        saved[name] = now - saved[name]
+    for name in _DATES & saved.keys():
+        saved[name] = saved[name].isoformat()
+    saved["entity"] = {name: getattr(track.entity, name) for name in _ENTITY}
+    return saved
 
 
 def _restored(saved: Mapping[str, Any], gap_s: float, now: float) -> Track:
     """Build a track from its saved state."""
-    found = {one.name: saved[one.name] for one in fields(Track) if one.name in saved}
-    for name in _AGES & found.keys():
-        found[name] = None if found[name] is None else now - found[name] - gap_s
-    for name in _DATES & found.keys():
-        found[name] = datetime.fromisoformat(found[name])
-    if found["state"] not in STATES:
-        raise ValueError(f"{found['state']!r} is no state of an alarm")
-    if found["state"] == PENDING:
-        found["began"] += max(0.0, gap_s - UNSEEN_S)
-    return Track(**{**found, "entity": Entity(**saved["entity"])})
+    attributes = {field.name: saved[field.name] for field in fields(Track) if field.name in saved}
+    for name in _AGES & attributes.keys():
+        attributes[name] = None if attributes[name] is None else now - attributes[name] - gap_s
+    for name in _DATES & attributes.keys():
+        attributes[name] = datetime.fromisoformat(attributes[name])
+    if attributes["state"] not in STATES:
+        raise ValueError(f"{attributes['state']!r} is no state of an alarm")
+    if attributes["state"] == PENDING:
+        attributes["began"] += max(0.0, gap_s - UNSEEN_S)
+    return Track(**{**attributes, "entity": Entity(**saved["entity"])})

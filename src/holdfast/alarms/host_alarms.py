@@ -44,7 +44,7 @@ Item = tuple[str, str, Mapping[str, Any]]
 
 
 class HostAlarms:
-    """Alarm stage of the agent (`holdfast.metrics.passes.Alarms`); `notify` is its `Tell`."""
+    """Alarm stage of the agent (`holdfast.metrics.passes.Alarms`); `notify` is its `Notify`."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class HostAlarms:
         self._recall()
 
     @property
-    def turns(self) -> PassScheduler:
+    def scheduler(self) -> PassScheduler:
         """The pass scheduler for the pass thread: new rules are read between two passes."""
-        return self._rule_manager.turns
+        return self._rule_manager.scheduler
 
     def evaluate(self, snapshot: Snapshot) -> Outcome:
         """Evaluate a pass; reports that the disk refuses are written with a later pass."""
@@ -86,15 +86,15 @@ class HostAlarms:
     def notify(self, groups: Sequence[Group]) -> None:
         """Write reports of plugin alarms; those of rules are written already."""
         changes = [change for group in groups for change in group.changes]
-        said = [
+        plugin_changes = [
             change
             for change in changes
             if change.rule.startswith(PLUGIN) and _is_sound(self._host, change)
         ]
-        if said := self._plugins.consume(said):
-            self._write(said, self._clock.monotonic())
+        if plugin_changes := self._plugins.consume(plugin_changes):
+            self._write(plugin_changes, self._clock.monotonic())
 
-    def standing(self) -> list[Change]:
+    def raised(self) -> list[Change]:
         """Return the alarms that are not ok; any thread may call this."""
         return self._rule_manager.alarms()
 
@@ -102,10 +102,10 @@ class HostAlarms:
         """Save the state of all alarms."""
         self._write((), self._clock.monotonic())
 
-    def _write(self, told: Iterable[Change], now: float) -> None:
+    def _write(self, changes: Iterable[Change], now: float) -> None:
         """Write reports and changed state to the outbox in a single transaction."""
         self._waiting += [
-            item(self._host, change) for change in told if _is_sound(self._host, change)
+            item(self._host, change) for change in changes if _is_sound(self._host, change)
         ]
         over = len(self._waiting) - MOST_WAITING
         if over > 0:
@@ -136,7 +136,7 @@ class HostAlarms:
         Of thousands of alarms few change in a pass.
         """
         at = self._clock.now()
-        there = {name: one for name, one in engine.watchers.items() if one.remembers}
+        there = {name: watcher for name, watcher in engine.watchers.items() if watcher.remembers}
         notes: dict[str, Any] = {_part(name): None for name in self._parts - there.keys()}
         for name, watcher in there.items():
             if whole or watcher.unsaved or name not in self._parts:
@@ -147,13 +147,13 @@ class HostAlarms:
 
     def _recall(self) -> None:
         """Restore the saved state into the engine with the rules in force at that time."""
-        said, told = self._outbox.note(NOTE), self._outbox.note(PLUGINS)
+        saved, plugin_alarms = self._outbox.note(NOTE), self._outbox.note(PLUGINS)
         try:
-            self._plugins = PluginAlarms(told)
-            if said is None:
+            self._plugins = PluginAlarms(plugin_alarms)
+            if saved is None:
                 return
             with self._rule_manager.restoring() as engine:
-                whole = {**said, "rules": self._recalled(said["rules"])}
+                whole = {**saved, "rules": self._recalled(saved["rules"])}
                 alarm_engine.restore(engine, whole, self._clock.now(), self._clock.monotonic())
         except (
             AttributeError,
@@ -161,15 +161,15 @@ class HostAlarms:
             TypeError,
             ValueError,
         ) as error:  # saved by another version of Holdfast
-            LOG.warning("what was remembered of alarms cannot be read: %r; they begin anew", error)
+            LOG.warning("the saved state of alarms cannot be read: %r; they begin anew", error)
 
     def _recalled(self, rules: Any) -> dict[str, Any]:
         """Return the saved state per rule; older versions saved all rules in a single note."""
         if isinstance(rules, dict):
             return rules
         self._parts = set(rules)
-        found = {name: self._outbox.note(_part(name)) for name in rules}
-        return {name: one for name, one in found.items() if one is not None}
+        states = {name: self._outbox.note(_part(name)) for name in rules}
+        return {name: state for name, state in states.items() if state is not None}
 
 
 def _part(rule: str) -> str:

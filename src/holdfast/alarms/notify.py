@@ -51,14 +51,14 @@ _RANK: Final = {name: rank for rank, name in enumerate((NONE, *SEVERITIES))}
 class Storm:
     """Storm alarm: number and worst severity of the alarms held back, as last notified."""
 
-    told: int = 0
+    notified: int = 0
     worst: str = NONE
     first: Change | None = None
     calm_since: float = 0.0
 
 
 @dataclass(slots=True)
-class _Wish:
+class _Candidate:
     """A raise or no-data state without a notification yet."""
 
     watcher: Watcher
@@ -81,35 +81,36 @@ class _Room:
 
     def __init__(self, most: int, *taken: Mapping[str, int]) -> None:
         self._left = {
-            one: most - max(sum(of.get(other, 0) for other in _at_least(one)) for of in taken)
-            for one in SEVERITIES
+            severity: most
+            - max(sum(of.get(other, 0) for other in _at_least(severity)) for of in taken)
+            for severity in SEVERITIES
         }
 
     def has(self, severity: str) -> bool:
         return self._left.get(severity, 0) > 0
 
-    def take(self, severity: str) -> bool:
+    def use(self, severity: str) -> bool:
         """Use up a notification of this severity; return False if none is left."""
         if not self.has(severity):
             return False
-        for one in SEVERITIES:
-            self._left[one] -= _RANK[one] <= _RANK[severity]
+        for lower in SEVERITIES:
+            self._left[lower] -= _RANK[lower] <= _RANK[severity]
         return True
 
 
 @dataclass(slots=True)
-class _Wishes:
+class _Candidates:
     """Candidates of a pass: remaining room, wanted notifications, and the number held back."""
 
     room: _Room
-    wanted: list[_Wish] = field(default_factory=list)
-    untold: int = 0
+    wanted: list[_Candidate] = field(default_factory=list)
+    held_back: int = 0
     worst: str = NONE
 
-    def count(self, untold: int, severity: str) -> None:
+    def count(self, held_back: int, severity: str) -> None:
         """Count alarms held back, and keep their worst severity."""
-        self.untold += untold
-        if untold and _RANK[severity] > _RANK[self.worst]:
+        self.held_back += held_back
+        if held_back and _RANK[severity] > _RANK[self.worst]:
             self.worst = severity
 
 
@@ -121,7 +122,7 @@ class AlarmNotifier:
     raised: deque[tuple[float, str]] = field(default_factory=deque)  # recent: time, severity
     storm: Storm = field(default_factory=Storm)
     #: Number of alarms per severity with a raise notification and no end notification.
-    standing: Counter[str] = field(default_factory=Counter)
+    raised_by_severity: Counter[str] = field(default_factory=Counter)
 
     def notify(
         self,
@@ -133,18 +134,19 @@ class AlarmNotifier:
         """Put all due notifications into their groups."""
         for watcher in retired:
             for track in watcher.tracks.values():
-                if track.told != OK:
+                if track.notified != OK:
                     self._clear(watcher, track, moment)
         while self.raised and moment.now - self.raised[0][0] >= STORM_S:
             self.raised.popleft()
         lately = Counter(severity for _, severity in self.raised)
-        hushed, wishes = _hushed(watchers), _Wishes(_Room(rules.storm, self.standing, lately))
+        muted = _muted_topics(watchers)
+        candidates = _Candidates(_Room(rules.storm, self.raised_by_severity, lately))
         for watcher in watchers:
-            hush = watcher.rule.kind != HOST and watcher.rule.topic in hushed
-            self._look(watcher, hush, wishes, moment)
+            is_muted = watcher.rule.kind != HOST and watcher.rule.topic in muted
+            self._collect(watcher, is_muted, candidates, moment)
             if watcher.rule.repeat_s:
                 self._repeat(watcher, moment)
-        self._raise(wishes, rules.storm, moment)
+        self._raise(candidates, rules.storm, moment)
 
     def due(self, now: float, wait_s: float, step_s: float, host: str) -> tuple[Group, ...]:
         """Return groups that waited long enough, or would be late in the next pass.
@@ -157,86 +159,93 @@ class AlarmNotifier:
         ready = [name for name, (opened, _) in self.open.items() if until >= opened + wait_s]
         return tuple(Group(host, name, tuple(self.open.pop(name)[1])) for name in sorted(ready))
 
-    def _look(self, watcher: Watcher, hush: bool, wishes: _Wishes, moment: Moment) -> None:
+    def _collect(
+        self, watcher: Watcher, is_muted: bool, candidates: _Candidates, moment: Moment
+    ) -> None:
         """Collect notifications for the changed or postponed alarms of a rule; skip all others."""
         rule, now, tracks = watcher.rule, moment.now, watcher.tracks
         severities = {FIRING: rule.severity, NO_DATA: rule.no_data}
         is_host = rule.kind == HOST
-        full = {s: not is_host and not wishes.room.has(one) for s, one in severities.items()}
-        untold = dict.fromkeys(severities, 0)
-        for one in list(watcher.restless):
-            track = tracks[one]
-            state, told = track.state, track.told
-            is_new = told != state or one in watcher.renewed
+        full = {
+            s: not is_host and not candidates.room.has(severity)
+            for s, severity in severities.items()
+        }
+        held_back = dict.fromkeys(severities, 0)
+        for key in list(watcher.restless):
+            track = tracks[key]
+            state, notified = track.state, track.notified
+            is_new = notified != state or key in watcher.renewed
             if is_new and state in severities:
-                if hush or (state == NO_DATA and not _is_lost(track, rule, now)):
+                if is_muted or (state == NO_DATA and not _is_lost(track, rule, now)):
                     continue
-                if told == OK and full[state]:
-                    untold[state] += 1
+                if notified == OK and full[state]:
+                    held_back[state] += 1
                 else:
-                    wishes.wanted.append(_Wish(watcher, track))
+                    candidates.wanted.append(_Candidate(watcher, track))
                 continue
-            if told != OK and state == PENDING:
+            if notified != OK and state == PENDING:
                 continue  # notified, then no data: it may still be the same alarm
-            if told != OK and state == OK:
+            if notified != OK and state == OK:
                 if not _is_over(track, rule, now):
                     continue
                 self._clear(watcher, track, moment)
             if track.idle(rule, now):
-                del tracks[one]
-            if state != OK or one not in tracks:
-                watcher.restless.discard(one)
-        for state, count in untold.items():
-            wishes.count(count, severities[state])
+                del tracks[key]
+            if state != OK or key not in tracks:
+                watcher.restless.discard(key)
+        for state, count in held_back.items():
+            candidates.count(count, severities[state])
 
     def _repeat(self, watcher: Watcher, moment: Moment) -> None:
         """Repeat notifications that are older than the rule's `repeat`."""
         for track in watcher.tracks.values():
-            old = moment.now - track.told_now >= watcher.rule.repeat_s
-            if old and track.told == track.state != OK:
-                self._say(watcher, track, AGAIN, moment)
+            old = moment.now - track.notified_now >= watcher.rule.repeat_s
+            if old and track.notified == track.state != OK:
+                self._send(watcher, track, AGAIN, moment)
 
-    def _raise(self, wishes: _Wishes, most: int, moment: Moment) -> None:
+    def _raise(self, candidates: _Candidates, most: int, moment: Moment) -> None:
         """Send the wanted notifications within the storm limit, the worst first."""
         # an alarm with a notification only gets an update, which needs no room
-        more = [wish for wish in wishes.wanted if wish.track.told != OK]
-        new = [wish for wish in wishes.wanted if wish.track.told == OK]
-        new.sort(key=lambda wish: wish.weight, reverse=True)
-        for wish in [*more, *new]:
-            needs_room = wish.track.told == OK and is_capped(wish.track)
-            if not needs_room or wishes.room.take(wish.severity):
-                self._tell_of(wish, moment)
+        more = [candidate for candidate in candidates.wanted if candidate.track.notified != OK]
+        new = [candidate for candidate in candidates.wanted if candidate.track.notified == OK]
+        new.sort(key=lambda candidate: candidate.weight, reverse=True)
+        for candidate in [*more, *new]:
+            needs_room = candidate.track.notified == OK and is_capped(candidate.track)
+            if not needs_room or candidates.room.use(candidate.severity):
+                self._notify_of(candidate, moment)
             else:
-                wishes.count(1, wish.severity)
-        self._count(wishes, most, moment)
+                candidates.count(1, candidate.severity)
+        self._count(candidates, most, moment)
 
-    def _tell_of(self, wish: _Wish, moment: Moment) -> None:
+    def _notify_of(self, candidate: _Candidate, moment: Moment) -> None:
         """Record and send the notification of a raise or of no data."""
-        track, severity, before = wish.track, wish.severity, wish.track.told
+        track, severity, before = candidate.track, candidate.severity, candidate.track.notified
         if is_capped(track):
             self.raised.append((moment.now, severity))
         if before == OK:  # the same alarm until it is over, whatever its later states
-            track.told_first_at, track.told_as = track.first_at, severity
-            self.standing[severity] += is_capped(track)
-        elif _RANK[severity] > _RANK[track.told_as]:
-            self.standing.update({track.told_as: -is_capped(track), severity: is_capped(track)})
-            track.told_as = severity
-        track.told = track.state
-        wish.watcher.renewed.discard(track.entity.id)
+            track.notified_first_at, track.notified_severity = track.first_at, severity
+            self.raised_by_severity[severity] += is_capped(track)
+        elif _RANK[severity] > _RANK[track.notified_severity]:
+            self.raised_by_severity.update(
+                {track.notified_severity: -is_capped(track), severity: is_capped(track)}
+            )
+            track.notified_severity = severity
+        track.notified = track.state
+        candidate.watcher.renewed.discard(track.entity.id)
         event = RAISED if track.state == FIRING else LOST
-        self._say(wish.watcher, track, event, moment, before)
+        self._send(candidate.watcher, track, event, moment, before)
 
-    def _count(self, wishes: _Wishes, most: int, moment: Moment) -> None:
+    def _count(self, candidates: _Candidates, most: int, moment: Moment) -> None:
         """Raise, repeat or clear the storm alarm."""
-        storm, untold = self.storm, wishes.untold
-        if untold:
+        storm, held_back = self.storm, candidates.held_back
+        if held_back:
             storm.calm_since = moment.now
-            worse = _RANK[wishes.worst] > _RANK[storm.worst]
-            if storm.first is None or untold >= 2 * storm.told or worse:
+            worse = _RANK[candidates.worst] > _RANK[storm.worst]
+            if storm.first is None or held_back >= 2 * storm.notified or worse:
                 event = RAISED if storm.first is None else AGAIN
-                change = _storm_change(untold, most, wishes.worst, moment)
+                change = _storm_change(held_back, most, candidates.worst, moment)
                 storm.first = storm.first or change
-                storm.told, storm.worst = untold, wishes.worst
+                storm.notified, storm.worst = held_back, candidates.worst
                 self._put(replace(change, first_at=storm.first.first_at, event=event), moment)
         elif storm.first is not None and moment.now - storm.calm_since >= STORM_S:
             over = replace(
@@ -247,19 +256,19 @@ class AlarmNotifier:
 
     def _clear(self, watcher: Watcher, track: Track, moment: Moment) -> None:
         """Send the notification of an alarm's end."""
-        track.told, before = OK, track.told
-        self.standing[track.told_as] -= is_capped(track)
+        track.notified, before = OK, track.notified
+        self.raised_by_severity[track.notified_severity] -= is_capped(track)
         watcher.renewed.discard(track.entity.id)
-        self._say(watcher, track, CLEARED, moment, before)
+        self._send(watcher, track, CLEARED, moment, before)
 
-    def _say(
+    def _send(
         self, watcher: Watcher, track: Track, event: str, moment: Moment, before: str = ""
     ) -> None:
-        track.told_now, watcher.unsaved = moment.now, True
-        change = watcher.change(track, before or track.told, moment)
+        track.notified_now, watcher.unsaved = moment.now, True
+        change = watcher.change(track, before or track.notified, moment)
         state = OK if event == CLEARED else change.state
         severity = _severity(watcher.rule, track)
-        first_at = track.told_first_at
+        first_at = track.notified_first_at
         change = replace(change, event=event, state=state, severity=severity, first_at=first_at)
         self._put(
             change, moment, _late_s(watcher.rule, track, moment.now) if event == RAISED else 0
@@ -287,7 +296,7 @@ def _late_s(rule: Rule, track: Track, now: float) -> float:
     return max(0.0, now - track.began - rule.for_s)
 
 
-def _hushed(watchers: Iterable[Watcher]) -> set[str]:
+def _muted_topics(watchers: Iterable[Watcher]) -> set[str]:
     """Return the classes in which the host has a firing alarm."""
     return {
         watcher.rule.topic
@@ -300,7 +309,7 @@ def _hushed(watchers: Iterable[Watcher]) -> set[str]:
 
 def _is_over(track: Track, rule: Rule, now: float) -> bool:
     """Tell whether the end may be notified; a flapping alarm must be over for a while."""
-    if track.told == NO_DATA or not track.flaps or track.cleared is None:
+    if track.notified == NO_DATA or not track.flaps or track.cleared is None:
         return True
     delay_s = min(rule.damp_cap_s, rule.damp_s * 2.0 ** min(track.flaps - 1, 30))
     return now - track.cleared >= delay_s
@@ -308,7 +317,7 @@ def _is_over(track: Track, rule: Rule, now: float) -> bool:
 
 def _is_lost(track: Track, rule: Rule, now: float) -> bool:
     """Tell whether no data is to be notified; always for an alarm last notified as firing."""
-    if rule.no_data == NONE and track.told != FIRING:
+    if rule.no_data == NONE and track.notified != FIRING:
         return False
     return now - track.lost >= rule.no_data_for_s
 
@@ -318,7 +327,7 @@ def _severity(rule: Rule, track: Track) -> str:
 
     No data has a severity of its own; if the rule sets none, a raised alarm keeps its severity.
     """
-    if track.state != NO_DATA or (rule.no_data == NONE and track.told != OK):
+    if track.state != NO_DATA or (rule.no_data == NONE and track.notified != OK):
         return rule.severity
     return rule.no_data
 

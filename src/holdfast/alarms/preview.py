@@ -37,7 +37,7 @@ from holdfast.ports.metrics import Entity, Reading, Snapshot, Table
 # entity except kind and id.
 
 
-_ENTITY = tuple(one.name for one in fields(Entity))
+_ENTITY = tuple(column.name for column in fields(Entity))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def line(snapshot: Snapshot) -> str:
         for table in snapshot.tables.values()
         for reading in table.readings
     ]
-    found: dict[str, Any] = {
+    recorded: dict[str, Any] = {
         "host": snapshot.host,
         "pass_id": snapshot.pass_id,
         "at": snapshot.at.isoformat(),
@@ -86,7 +86,9 @@ def line(snapshot: Snapshot) -> str:
         for kind, table in snapshot.tables.items()
         if table.fresh is not None
     }
-    return json.dumps({**found, **({"fresh": fresh} if fresh else {}), "gone": dict(snapshot.gone)})
+    return json.dumps(
+        {**recorded, **({"fresh": fresh} if fresh else {}), "gone": dict(snapshot.gone)}
+    )
 
 
 def read(lines: Iterable[str], source: str) -> Iterator[Snapshot]:
@@ -107,24 +109,24 @@ def read(lines: Iterable[str], source: str) -> Iterator[Snapshot]:
 
 
 def _snapshot(
-    plain: Mapping[str, Any], last: Snapshot | None, known: dict[tuple[str, str], Entity]
+    plain: Mapping[str, Any], last: Snapshot | None, entities: dict[tuple[str, str], Entity]
 ) -> Snapshot:
     at = datetime.fromisoformat(plain["at"])
     if at.tzinfo is None:
         raise ValueError("`at` has no time zone")
     monotonic = float(plain.get("monotonic", at.timestamp()))
     step_s = monotonic - last.monotonic if last else 0.0
-    kinds = plain.get("kinds", {kind for kind, _ in known})
+    kinds = plain.get("kinds", {kind for kind, _ in entities})
     readings: dict[str, list[Reading]] = {kind: [] for kind in kinds}
-    for one in plain["entities"]:
-        entity = _entity(one, known)
-        values = {str(name): float(value) for name, value in one.get("values", {}).items()}
-        reading = Reading(entity, values, frozenset(one.get("missing", ())), one.get("stale", ""))
+    for row in plain["entities"]:
+        entity = _entity(row, entities)
+        values = {str(name): float(value) for name, value in row.get("values", {}).items()}
+        reading = Reading(entity, values, frozenset(row.get("missing", ())), row.get("stale", ""))
         readings.setdefault(entity.kind, []).append(reading)
     fresh = plain.get("fresh", {})
     tables = {
-        kind: Table(kind, found, frozenset(fresh[kind]) if kind in fresh else None)
-        for kind, found in readings.items()
+        kind: Table(kind, rows, frozenset(fresh[kind]) if kind in fresh else None)
+        for kind, rows in readings.items()
     }
     elapsed_s = float(plain.get("elapsed_s", step_s))
     return Snapshot(
@@ -132,12 +134,12 @@ def _snapshot(
     )
 
 
-def _entity(plain: Mapping[str, Any], known: dict[tuple[str, str], Entity]) -> Entity:
+def _entity(plain: Mapping[str, Any], entities: dict[tuple[str, str], Entity]) -> Entity:
     """Build an entity; return the same object until something changes."""
     entity = Entity(**{name: plain[name] for name in _ENTITY if name in plain})
-    before = known.get((entity.kind, entity.id))
+    before = entities.get((entity.kind, entity.id))
     if before != entity:
-        known[entity.kind, entity.id] = before = entity
+        entities[entity.kind, entity.id] = before = entity
     return before
 
 
@@ -186,35 +188,35 @@ def preview(
 ) -> Preview:
     """Parse rules and evaluate them on the history of hosts; `hours` and `groups` are by host."""
     rules = rules_file.parse(text, source)
-    silent = {rule.id: lacks for rule in rules.rules if (lacks := _not_kept(rule))}
+    silent = {rule.id: lacks for rule in rules.rules if (lacks := _unrecorded(rule))}
     rule_set = replace(rules, rules=tuple(rule for rule in rules.rules if rule.id not in silent))
     stories: list[Story] = []
     for host, hour in hours.items():
         mine = (groups or {}).get(host, ())
-        changeses: dict[tuple[str, str], list[Change]] = {}
+        by_alarm: dict[tuple[str, str], list[Change]] = {}
         for each in replay(snapshots(host, hour), rule_set, mine):
-            for one in each.changes:
-                changeses.setdefault((one.rule, one.entity), []).append(one)
-        stories += [_story(host, tuple(changes)) for changes in changeses.values()]
+            for change in each.changes:
+                by_alarm.setdefault((change.rule, change.entity), []).append(change)
+        stories += [_story(host, tuple(changes)) for changes in by_alarm.values()]
     order = {rule.id: place for place, rule in enumerate(rules.rules)}
-    stories.sort(key=lambda one: (order[one.rule], one.host, one.name, one.entity))
+    stories.sort(key=lambda story: (order[story.rule], story.host, story.name, story.entity))
     return Preview(rules, tuple(stories), silent)
 
 
-def _not_kept(rule: Rule) -> tuple[str, ...]:
+def _unrecorded(rule: Rule) -> tuple[str, ...]:
     """Return the fields of a rule that the history does not record."""
-    asked = {condition.field for condition in rule.conditions}
-    asked |= {
+    wanted = {condition.field for condition in rule.conditions}
+    wanted |= {
         condition.full
         for condition in rule.conditions
         if isinstance(condition.full, str) and condition.full
     }
-    return tuple(sorted(asked - set(FIELDS[rule.kind])))
+    return tuple(sorted(wanted - set(FIELDS[rule.kind])))
 
 
 def _story(host: str, changes: tuple[Change, ...]) -> Story:
     change = changes[-1]
-    who = (
+    attributes = (
         change.rule,
         change.kind,
         change.entity,
@@ -222,7 +224,7 @@ def _story(host: str, changes: tuple[Change, ...]) -> Story:
         change.project,
         change.severity,
     )
-    return Story(host, *who, changes)
+    return Story(host, *attributes, changes)
 
 
 def snapshots(host: str, hour: Hour) -> Iterator[Snapshot]:
@@ -231,14 +233,14 @@ def snapshots(host: str, hour: Hour) -> Iterator[Snapshot]:
     An entity with a gap is present with unknown values; before its first and after its last
     known point the entity is absent.
     """
-    there = [(_preview_entity(one), one, *_span(one)) for one in hour.lines]
+    there = [(_preview_entity(line), line, *_span(line)) for line in hour.lines]
     for place in range(hour.points):
         readings: dict[str, list[Reading]] = {kind: [] for kind in FIELDS}
         for entity, line, first, last in there:
             if first <= place <= last:
                 readings[line.kind].append(_reading(entity, line, place))
         at_s = float((hour.begin + place) * EVERY_S)
-        tables = {kind: Table(kind, found) for kind, found in readings.items()}
+        tables = {kind: Table(kind, rows) for kind, rows in readings.items()}
         at = datetime.fromtimestamp(at_s, UTC)
         yield Snapshot(host, hour.begin + place, at, at_s, EVERY_S if place else 0, tables)
 
@@ -252,13 +254,13 @@ def _preview_entity(line: Line) -> Entity:
 
 def _span(line: Line) -> tuple[int, int]:
     """Return the first and last point at which any field is known."""
-    known = [
+    ends = [
         place
         for points in line.values.values()
         for place in (_first(points), len(points) - 1 - _first(points[::-1]))
         if 0 <= place < len(points)
     ]
-    return (min(known), max(known)) if known else (1, 0)
+    return (min(ends), max(ends)) if ends else (1, 0)
 
 
 def _first(points: Iterable[float]) -> int:
@@ -271,7 +273,7 @@ def _first(points: Iterable[float]) -> int:
 
 
 def _reading(entity: Entity, line: Line, place: int) -> Reading:
-    found = {name: points[place] for name, points in line.values.items()}
-    values = {name: value for name, value in found.items() if not isnan(value)}
-    missing = frozenset(found.keys() - values.keys())
+    point = {name: points[place] for name, points in line.values.items()}
+    values = {name: value for name, value in point.items() if not isnan(value)}
+    missing = frozenset(point.keys() - values.keys())
     return Reading(entity, values, missing, "" if values else NOT_KNOWN)

@@ -2,26 +2,25 @@
 """Rule manager: the alarm rules of a host, changed while the agent runs.
 
     rules = RuleManager(engine, outbox, clock)   # restores the rules in force before a restart
-    rules.offer(text, SOCKET)                    # Accepted; BadRules: nothing changed
-    rules.roll_back()                            # to the rules in force before
+    rules.offer(text, FILE)                      # Accepted; BadRules: nothing changed
+    rules.test(text)                             # result on the last snapshot; nothing changes
 
-Rules come from three sources, each with a layer of its own: a file, Holdfast's manager (central
-rules), and the socket on this host. If several layers define the same rule id, the later source
-counts, so central rules can change a level that a file sets, and an operator on the host can
-change both.
+Rules come from two sources, each with a layer of its own: a file on the host, and Holdfast's
+manager (central rules). If both layers define the same rule id, the central rule counts, so
+central rules can change a level that a file sets.
 
 New rules are parsed, tried on the last snapshot, written to disk and prepared; the next pass
 begins by putting them in force. A pass uses the old rules or the new rules and never waits:
 rules are parsed between two passes.
 
-`RulesFile`, `Heartbeat` and `RuleCommands` bring rules to the rule manager's `offer`.
+`RulesFile` and `Heartbeat` bring rules to the rule manager's `offer`.
 """
 
 import hashlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
@@ -35,7 +34,7 @@ from holdfast.alarms.tracks import Change
 from holdfast.metrics import history
 from holdfast.metrics.history import Hour, Recent
 from holdfast.metrics.passes import PassScheduler
-from holdfast.model.errors import Conflict, DriverError, InvalidInput, Problem
+from holdfast.model.errors import DriverError, InvalidInput, Problem
 from holdfast.ports.metrics import Snapshot
 from holdfast.ports.reports import Centre
 from holdfast.runtime.clock import Clock
@@ -46,13 +45,12 @@ LOG = logging.getLogger(__name__)
 
 FILE: Final = "file"
 CENTRAL: Final = "central"
-SOCKET: Final = "socket"
 #: Sources of rules; a later source overrides an earlier.
-SOURCES: Final = (FILE, CENTRAL, SOCKET)
+SOURCES: Final = (FILE, CENTRAL)
+#: Layer of rules under test, above both sources.
+TRIAL: Final = "trial"
 #: Name of the note in the outbox.
 NOTE: Final = "alarm-rules"
-#: Number of earlier states kept for a rollback.
-MOST_BEFORE: Final = 5
 #: Shortest and longest free time between two passes, in seconds, that reading of rules asks
 #: for.
 LEAST_ROOM_S, MOST_ROOM_S = 0.01, 0.25
@@ -90,8 +88,8 @@ class State:
     @property
     def digest(self) -> str:
         """Digest of all layers."""
-        said = [f"{name}\0{self.layers[name].text}" for name in SOURCES if name in self.layers]
-        return hashlib.sha256("\0\0".join(said).encode(errors="surrogatepass")).hexdigest()[:12]
+        texts = [f"{name}\0{self.layers[name].text}" for name in SOURCES if name in self.layers]
+        return hashlib.sha256("\0\0".join(texts).encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ class RuleManager:
         self._engine = engine
         self._notes = notes
         self._clock = clock
-        self.turns = PassScheduler(clock)
+        self.scheduler = PassScheduler(clock)
         self._needs_s = LEAST_ROOM_S
         self._piece_at = self._longest_s = 0.0  # work of the current offer between two passes
         self._offering = threading.Lock()
@@ -141,9 +139,7 @@ class RuleManager:
         self.firing = 0  # firing alarms after the last pass
         self._parsed: dict[str, tuple[str, RuleSet]] = {}  # by source: text and parsed rules
         self._state = State()
-        self._before: list[State] = []
         self._tried: dict[str, Tried] = {}
-        self._last = 0  # highest version number so far
         self._recall()
 
     # called by the pass thread
@@ -193,18 +189,14 @@ class RuleManager:
     def tried(self, source: str) -> Tried:
         return self._tried.get(source, Tried())
 
-    def before(self) -> list[str]:
-        """Return the versions available for a rollback, the latest first."""
-        return [f"{state.number}-{state.digest}" for state in reversed(self._before)]
-
     def origin(self, rule: str) -> str:
         """Return the source of a rule in force."""
-        found = [
+        sources = [
             name
             for name in SOURCES
-            if (kept := self._parsed.get(name)) is not None and rule in kept[1].by_id
+            if (parsed := self._parsed.get(name)) is not None and rule in parsed[1].by_id
         ]
-        return found[-1] if found else ""
+        return sources[-1] if sources else ""
 
     # changes of rules
 
@@ -219,31 +211,12 @@ class RuleManager:
         with self._offering, self._between_passes():
             return self._offer(text, source, version)
 
-    def test(self, text: str | bytes, source: str = SOCKET) -> tuple[RuleSet, tuple[Trial, ...]]:
+    def test(self, text: str | bytes) -> tuple[RuleSet, tuple[Trial, ...]]:
         """Return the merged rules, and their result on the last snapshot, without any change."""
         with self._offering, self._between_passes():
-            own = rules_file.parse(text, source, known_fields=self._known_fields)
-            merged = self._merged({**self._sets(), source: own}, self._state)
+            own = rules_file.parse(text, TRIAL, known_fields=self._known_fields)
+            merged = self._merged({**self._sets(), TRIAL: own}, self._state)
             return merged, self._try(replace(merged, rules=own.rules))
-
-    def roll_back(self) -> Accepted:
-        """Return to the rules in force before.
-
-        The rolled-back rules are not accepted again by themselves: the file or the manager has
-        to offer something new.
-        """
-        with self._offering, self._between_passes():
-            if not self._before:
-                raise Conflict(f"there are no rules before {self.rules.version}: set others")
-            state = self._before[-1]
-            sets = {
-                name: rules_file.parse(layer.text, name) for name, layer in state.layers.items()
-            }
-            merged = self._merged(sets, state)
-            applied = self._put_in_force(state, merged, self._before[:-1], self._tried)
-            self._parsed = {name: (state.layers[name].text, sets[name]) for name in sets}
-            LOG.warning("alarm rules: back to %s", merged.version)
-            return Accepted(merged, applied)
 
     @contextmanager
     def _between_passes(self) -> Iterator[None]:
@@ -253,7 +226,7 @@ class RuleManager:
         work is assumed to take about as long as it took the last time.
         """
         self._longest_s = 0.0
-        self.turns.room(self._needs_s)
+        self.scheduler.room(self._needs_s)
         self._piece_at = self._clock.monotonic()
         try:
             yield
@@ -265,7 +238,7 @@ class RuleManager:
     def _give_way(self) -> None:
         """Let a due pass run between two pieces of work."""
         self._end_piece()
-        self.turns.room(self._needs_s)
+        self.scheduler.room(self._needs_s)
         self._piece_at = self._clock.monotonic()
 
     def _end_piece(self) -> None:
@@ -273,14 +246,14 @@ class RuleManager:
 
     def _offer(self, text: str | bytes, source: str, version: str) -> Accepted:
         """Parse, try, store and prepare the rules of a source."""
-        said = _text(text)
-        digest = hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:12]
+        decoded = _text(text)
+        digest = hashlib.sha256(decoded.encode(errors="surrogatepass")).hexdigest()[:12]
         now = self._clock.now().isoformat()
         try:
-            own = self._read(text, said, source)
+            own = self._read(text, decoded, source)
             self._give_way()
-            layers = {**self._state.layers, source: Layer(said, version or digest, now)}
-            state = State(self._last + 1, layers)
+            layers = {**self._state.layers, source: Layer(decoded, version or digest, now)}
+            state = State(self._state.number + 1, layers)
             if state.digest == self._state.digest:  # same rules, at most under another version
                 state = replace(state, number=self._state.number)
             merged = self._merged({**self._sets(), source: own}, state)
@@ -292,31 +265,28 @@ class RuleManager:
             raise
         tried = {**self._tried, source: Tried(digest, version, "", now)}
         again = state.number == self._state.number
-        before = self._before if again else [*self._before, self._state][-MOST_BEFORE:]
-        applied = self._put_in_force(state, merged, before, tried)
-        self._parsed[source] = (said, own)
+        applied = self._put_in_force(state, merged, tried)
+        self._parsed[source] = (decoded, own)
         if not again:
             LOG.info("alarm rules: %s in force, by %s", merged.version, source)
         return Accepted(merged, applied, trials)
 
-    def _read(self, text: str | bytes, said: str, source: str) -> RuleSet:
-        known = self._parsed.get(source)
-        if known is not None and known[0] == said:
-            return known[1]
+    def _read(self, text: str | bytes, decoded: str, source: str) -> RuleSet:
+        parsed = self._parsed.get(source)
+        if parsed is not None and parsed[0] == decoded:
+            return parsed[1]
         return rules_file.parse(text, source, known_fields=self._known_fields)
 
-    def _put_in_force(
-        self, state: State, merged: RuleSet, before: list[State], tried: Mapping[str, Tried]
-    ) -> Applied:
+    def _put_in_force(self, state: State, merged: RuleSet, tried: Mapping[str, Tried]) -> Applied:
         """Write the rules to disk, then prepare them for the next pass.
 
         The disk comes first: if the agent is killed in between, the next agent starts with the
         new rules. Writing may last until the next pass, so everything that needs computing is
         done before.
         """
-        last, engine = max(self._last, state.number), self._engine
+        engine = self._engine
         ready = engine.prepare(merged) if merged.version != self.rules.version else None
-        self._write(_plain(state, before, tried, last))
+        self._write(_plain(state, tried))
         if ready is None:
             applied = Applied(merged.version, kept=tuple(merged.by_id))
         else:
@@ -325,21 +295,21 @@ class RuleManager:
             applied = ready.applied
             self._ready.append(ready)
         self._rules = merged
-        self._state, self._before, self._tried, self._last = state, before, dict(tried), last
+        self._state, self._tried = state, dict(tried)
         return applied
 
     def _remember(self, source: str, tried: Tried) -> None:
         """Record a refused offer; a failing disk does not hide the reason of the refusal."""
         self._tried = {**self._tried, source: tried}
         try:
-            self._write(_plain(self._state, self._before, self._tried, self._last))
+            self._write(_plain(self._state, self._tried))
         except DriverError as error:
-            LOG.error("that rules of %s were refused is not written down: %s", source, error)
+            LOG.error("the refusal of rules of %s is not written to disk: %s", source, error)
 
-    def _write(self, said: Mapping[str, Any]) -> None:
+    def _write(self, note: Mapping[str, Any]) -> None:
         """Write to disk; only the caller that brings rules waits for the disk."""
         self._end_piece()
-        self._notes.put((), {NOTE: said})
+        self._notes.put((), {NOTE: note})
         self._piece_at = self._clock.monotonic()
 
     # merging and trying
@@ -349,16 +319,16 @@ class RuleManager:
 
     def _merged(self, sets: Mapping[str, RuleSet], state: State) -> RuleSet:
         """Merge the layers; for equal ids the later source counts."""
-        there = [name for name in SOURCES if name in sets]
+        there = [name for name in (*SOURCES, TRIAL) if name in sets]
         rules: dict[str, Rule] = {}
         rule_set = _NOTHING
         for name in there:
-            one = sets[name]
-            rules |= one.by_id
-            if one.storm != _NOTHING.storm:
-                rule_set = replace(rule_set, storm=one.storm)
-            if one.group_wait_s != _NOTHING.group_wait_s:
-                rule_set = replace(rule_set, group_wait_s=one.group_wait_s)
+            layer = sets[name]
+            rules |= layer.by_id
+            if layer.storm != _NOTHING.storm:
+                rule_set = replace(rule_set, storm=layer.storm)
+            if layer.group_wait_s != _NOTHING.group_wait_s:
+                rule_set = replace(rule_set, group_wait_s=layer.group_wait_s)
         return replace(
             rule_set,
             rules=tuple(rules.values()),
@@ -385,14 +355,13 @@ class RuleManager:
 
     def _recall(self) -> None:
         """Restore the rules in force before a restart."""
-        said = self._notes.note(NOTE)
-        if said is None:
+        note = self._notes.note(NOTE)
+        if note is None:
             return
-        state, self._before = _state(said["now"]), [_state(one) for one in said["before"]]
-        tried = {name: Tried(**one) for name, one in said["tried"].items()}
+        state = _state(note["now"])
+        offers = {name: Tried(**offer) for name, offer in note["tried"].items()}
         # refused rules are offered again, because this program may accept them
-        self._tried = {name: one for name, one in tried.items() if not one.error}
-        self._last = said["last"]
+        self._tried = {name: offer for name, offer in offers.items() if not offer.error}
         kept = {}
         for name, layer in state.layers.items():
             try:
@@ -411,24 +380,20 @@ def _text(text: str | bytes) -> str:
     return text if isinstance(text, str) else text.decode(errors="replace")
 
 
-def _plain(
-    state: State, before: Iterable[State], tried: Mapping[str, Tried], last: int
-) -> dict[str, Any]:
+def _plain(state: State, tried: Mapping[str, Tried]) -> dict[str, Any]:
     return {
         "now": asdict(state),
-        "before": [asdict(one) for one in before],
-        "tried": {name: asdict(one) for name, one in tried.items()},
-        "last": last,
+        "tried": {name: asdict(offer) for name, offer in tried.items()},
     }
 
 
-def _state(said: Mapping[str, Any]) -> State:
-    layers = {name: Layer(**one) for name, one in said["layers"].items()}
-    return State(said["number"], layers)
+def _state(note: Mapping[str, Any]) -> State:
+    layers = {name: Layer(**note["layers"][name]) for name in SOURCES if name in note["layers"]}
+    return State(note["number"], layers)
 
 
-# Sources of rules: a file that is followed, the manager's answer to a heartbeat, and operators
-# on this host. All call `RuleManager.offer`.
+# Sources of rules: a file that is followed, and the manager's answer to a heartbeat. Both call
+# `RuleManager.offer`.
 
 
 #: Interval of polling the rules file, and of heartbeats to the manager, in seconds.
@@ -441,9 +406,8 @@ NO_RULES: Final = "rules: []\n"
 class RulesFile:
     """The rules file of the host; offered when it changed, and on SIGHUP.
 
-    An offer is repeated until the rule manager accepts or refuses it. A file that was rolled
-    back is not offered again by itself, not even after a restart. A refused file is offered
-    again after a restart, because the new program may accept the rules.
+    An offer is repeated until the rule manager accepts or refuses the rules. A refused file is
+    offered again after a restart, because the new program may accept the rules.
     """
 
     def __init__(self, path: str | None, rule_manager: RuleManager) -> None:
@@ -469,7 +433,7 @@ class RulesFile:
         self._offer()
 
     def again(self) -> None:
-        """Offer the current file, whether or not it was refused or rolled back before."""
+        """Offer the current file again, also after a refusal."""
         if self._path is not None:
             self._file, self._is_due = None, True
             self.poll()
@@ -523,11 +487,11 @@ class Heartbeat:
 
     def poll(self) -> None:
         """Send a heartbeat; fetch rules or send history if the manager asks for them."""
-        heard = self._centre.beat(self._host, self.body())
-        if heard.rules != self._seen():
+        reply = self._centre.beat(self._host, self.body())
+        if reply.rules != self._last_version():
             self._fetch()
-        if heard.samples_after is not None and self._recent is not None:
-            self._send(self._recent.hour(heard.samples_after))
+        if reply.samples_after is not None and self._recent is not None:
+            self._send(self._recent.hour(reply.samples_after))
 
     def _send(self, hour: Hour) -> None:
         if hour.points:
@@ -540,7 +504,7 @@ class Heartbeat:
         except BadRules:  # the rule manager logged and recorded the refusal
             self._centre.beat(self._host, self.body())
 
-    def _seen(self) -> str:
+    def _last_version(self) -> str:
         """Return the version of the last central rules, accepted or not."""
         return self._rule_manager.tried(CENTRAL).version or NONE
 
@@ -549,16 +513,13 @@ class Heartbeat:
         rule_manager = self._rule_manager
         layer = rule_manager.state.layers.get(CENTRAL)
         tried = rule_manager.tried(CENTRAL)
-        error = tried.error
-        if not error and layer is not None and layer.version != tried.version:
-            error = f"{tried.version} was gone back from on the host"
         rules = {
             "version": rule_manager.rules.version,
             "central": layer.version if layer is not None else NONE,
-            "error": error[:2000],
+            "error": tried.error[:2000],
         }
-        said = {"heartbeat_s": self._every_s, "rules": rules, "firing": rule_manager.firing}
-        return {**said, **self._about()}
+        status = {"heartbeat_s": self._every_s, "rules": rules, "firing": rule_manager.firing}
+        return {**status, **self._about()}
 
 
 class RulesPart:
@@ -567,31 +528,31 @@ class RulesPart:
     def __init__(self, file: RulesFile, beat: Heartbeat | None, clock: Clock) -> None:
         self._file = file
         self._hup = False
-        self._rounds = [PeriodicTask("alarm-rules", FILE_EVERY_S, self._look, clock)]
+        self._tasks = [PeriodicTask("alarm-rules", FILE_EVERY_S, self._poll_file, clock)]
         if beat is not None:
-            self._rounds.append(PeriodicTask("agent-heartbeat", BEAT_EVERY_S, beat.poll, clock))
+            self._tasks.append(PeriodicTask("agent-heartbeat", BEAT_EVERY_S, beat.poll, clock))
 
     def start(self) -> None:
-        for periodic_task in self._rounds:
-            periodic_task.start()
-            periodic_task.wake()
+        for task in self._tasks:
+            task.start()
+            task.wake()
 
     def stop(self) -> None:
-        for periodic_task in reversed(self._rounds):
-            periodic_task.stop()
+        for task in reversed(self._tasks):
+            task.stop()
 
     def reload(self) -> None:
         """Handle SIGHUP: read the file and send a heartbeat now."""
         self._hup = True
-        for periodic_task in self._rounds:
-            periodic_task.wake()
+        for task in self._tasks:
+            task.wake()
 
-    def _look(self) -> None:
-        look = self._file.poll
+    def _poll_file(self) -> None:
+        poll = self._file.poll
         if self._hup:
-            self._hup, look = False, self._file.again
+            self._hup, poll = False, self._file.again
         with suppress(BadRules):  # logged by the rule manager; retried when the file changes
-            look()
+            poll()
 
 
 class RuleCommands:
@@ -603,9 +564,7 @@ class RuleCommands:
     def commands(self) -> Mapping[str, Handler]:
         return {
             "metrics.rules.list": self.list,
-            "metrics.rules.set": self.set,
             "metrics.rules.test": self.test,
-            "metrics.rules.rollback": self.roll_back,
         }
 
     def list(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -626,34 +585,16 @@ class RuleCommands:
                 )
         return {
             "version": rule_manager.rules.version,
-            "before": rule_manager.before(),
             "sources": sources,
             "rules": [
                 shown(rule, rule_manager.origin(rule.id)) for rule in rule_manager.rules.rules
             ],
         }
 
-    def set(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        only(args, "text")
-        return accepted(self._rule_manager.offer(_rules_text(args), SOCKET))
-
     def test(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         only(args, "text")
         merged, trials = self._rule_manager.test(_rules_text(args))
-        return {"rules": len(merged.rules), "trials": _trials(trials)}
-
-    def roll_back(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        only(args)
-        return accepted(self._rule_manager.roll_back())
-
-
-def accepted(one: Accepted) -> dict[str, Any]:
-    """Return an accepted offer as JSON."""
-    return {
-        "version": one.rules.version,
-        **{name: list(getattr(one.applied, name)) for name in ("kept", "tuned", "begun", "ended")},
-        "trials": _trials(one.trials),
-    }
+        return {"rules": len(merged.rules), "trials": [asdict(trial) for trial in trials]}
 
 
 def shown(rule: Rule, source: str = "") -> dict[str, Any]:
@@ -669,10 +610,6 @@ def shown(rule: Rule, source: str = "") -> dict[str, Any]:
         "severity": rule.severity,
         "actions": list(rule.actions),
     }
-
-
-def _trials(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    return [asdict(trial) for trial in trials]
 
 
 def _rules_text(args: Mapping[str, Any]) -> str:

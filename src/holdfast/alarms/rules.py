@@ -198,4 +198,4 @@ def default_clear(compare: str, level: float) -> float:
 
 def _any(values: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
     """Tell whether any value matches any pattern."""
-    return any(value and fnmatchcase(value, one) for value in values for one in wanted)
+    return any(value and fnmatchcase(value, pattern) for value in values for pattern in wanted)

@@ -89,9 +89,9 @@ def number(text: str, *, spans: bool = False) -> float | None:
     match = _NUMBER.fullmatch(text)
     if match is None:
         return None
-    found = float(match[1])
-    found = found / 100 if match[2] == "%" else found * _SCALE[match[2] or ""]
-    return found if math.isfinite(found) else None
+    value = float(match[1])
+    value = value / 100 if match[2] == "%" else value * _SCALE[match[2] or ""]
+    return value if math.isfinite(value) else None
 
 
 def of(text: str) -> tuple[int, int] | None:
@@ -118,12 +118,12 @@ def hours(text: str) -> Hours | None:
 
 
 def _days(text: str) -> tuple[int, ...]:
-    found: set[int] = set()
+    days: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         begin, end = DAYS.index(first), DAYS.index(last.split("-")[-1] or first)
-        found |= {(begin + n) % 7 for n in range((end - begin) % 7 + 1)}
-    return tuple(sorted(found))
+        days |= {(begin + n) % 7 for n in range((end - begin) % 7 + 1)}
+    return tuple(sorted(days))
 
 
 KEYS = ("rules", "conditions", "group_wait", "storm")
@@ -169,8 +169,8 @@ class _Origin:
 
     @property
     def digest(self) -> str:
-        said = self.data
-        data = said.encode(errors="surrogatepass") if isinstance(said, str) else said
+        text = self.data
+        data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
         return hashlib.sha256(data).hexdigest()[:12]
 
 
@@ -250,17 +250,17 @@ class _Reading(Reading):
         if node is None:
             return default_clear(compare, level)
         spans = measure == TIME_TO_FULL
-        found = number(node.text, spans=spans) if isinstance(node, Scalar) else None
-        if found is None:
+        clear = number(node.text, spans=spans) if isinstance(node, Scalar) else None
+        if clear is None:
             self.say(node.line, f"`clear` is {shown(node)} and should be a number")
         elif compare and compare not in (*OVER, *UNDER):
             self.say(node.line, f"`clear` goes with more or less, not with {compare}: leave it out")
-        elif found > level if compare in OVER else found < level:
+        elif clear > level if compare in OVER else clear < level:
             side = "below" if compare in OVER else "above"
-            text = f"an alarm at {level:g} cannot end at {found:g}"
+            text = f"an alarm at {level:g} cannot end at {clear:g}"
             self.say(node.line, f"{text}: write a `clear` {side} the level, or the same")
         else:
-            return found
+            return clear
         return level
 
     def _window(
@@ -279,7 +279,7 @@ class _Reading(Reading):
         if measure != TIME_TO_FULL:
             return over_s, ""
         if compare and compare not in UNDER:
-            self.say(line, 'what will be full soon has little time left: write when: "< 4h"')
+            self.say(line, 'a time_to_full fires when little time is left: write when: "< 4h"')
         full = self.word(fields.get("full"), "full")
         if not full:
             self.say(
@@ -295,7 +295,7 @@ class _Reading(Reading):
         fields = self.fields(node, RULE, needed=("id", "on"))
         name = self._id(fields.get("id"))
         kind = self.choice(fields.get("on"), KINDS, "kind of thing")
-        every, conditions = self._what(node, fields, kind)
+        every, conditions = self._conditions_of(node, fields, kind)
         damp_s = self.span(fields.get("damp"), NOTHING.damp_s)
         severities = (*SEVERITIES, NONE)
         chosen = {key: self.words(fields.get(key), key) for key in CHOICE}
@@ -336,7 +336,7 @@ class _Reading(Reading):
             self.ids[name] = node.line
         return name
 
-    def _what(
+    def _conditions_of(
         self, node: Node, fields: dict[str, Node], kind: str
     ) -> tuple[bool, tuple[Condition, ...]]:
         """Read the conditions of a rule: its own, or `all` or `any` of the named conditions."""
@@ -377,27 +377,27 @@ class _Reading(Reading):
             self.unknown.add((line, kind, name))
             like = fields.like(kind, name)
             advice = f"do you mean {like}?" if like else "docs/concepts/metrics.md has their names"
-            self.say(line, f"{quoted(name)} is no number of a {kind}: {advice}")
+            self.say(line, f"{quoted(name)} is no field of a {kind}: {advice}")
 
     def _hours(self, node: Node | None) -> tuple[Hours, ...]:
-        found: list[Hours] = []
+        spans: list[Hours] = []
         for text in self.words(node, "hours"):
-            one = hours(text)
-            if one is None and node is not None:
+            span = hours(text)
+            if span is None and node is not None:
                 advice = "write mon-fri 08:00-18:00, in UTC"
                 self.say(node.line, f"{quoted(text)} are no hours of the week: {advice}")
-            elif one is not None:
-                found.append(one)
-        return tuple(found)
+            elif span is not None:
+                spans.append(span)
+        return tuple(spans)
 
     def _actions(self, node: Node | None, kind: str) -> tuple[str, ...]:
         if node is None:
             return NOTHING.actions
-        found = self.words(node, "actions")
-        for name in found:
+        actions = self.words(node, "actions")
+        for name in actions:
             if name not in ACTIONS:
                 self.say(node.line, f"{quoted(name)} is no action: there are {', '.join(ACTIONS)}")
             elif kind and kind not in _ONLY.get(name, KINDS):
                 there = " or ".join(_ONLY[name])
                 self.say(node.line, f"{name} is for an alarm of a {there}, not of a {kind}")
-        return found
+        return actions

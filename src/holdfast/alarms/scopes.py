@@ -35,7 +35,7 @@ KINDS: Final = (ALL, GROUP, HOST, PROJECT)
 NONE: Final = "none"
 LONGEST_NAME: Final = 31
 LONGEST_ID: Final = 64
-_WHAT_NOW: Final = ": take rules out, or give them to fewer hosts by a narrower scope"
+_ADVICE: Final = ": take rules out, or give them to fewer hosts by a narrower scope"
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
 
 
@@ -139,15 +139,20 @@ def merged(documents: Iterable[Document], host: str, groups: Collection[str]) ->
     conditions: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     for document in here:
-        said = _said(document.text)
-        own = {key: f"{document.name}.{key}" for key in said.get("conditions", {})}
-        for rule in said["rules"]:
+        content = _content(document.text)
+        own = {key: f"{document.name}.{key}" for key in content.get("conditions", {})}
+        for rule in content["rules"]:
             made = _placed(rule, document, own)
             rules[made["id"]] = made
             origins[made["id"]] = document.name
-        conditions |= {own[key]: value for key, value in said.get("conditions", {}).items()}
-        settings |= {key: said[key] for key in ("storm", "group_wait") if key in said}
-    used = {one for rule in rules.values() for key in ("all", "any") for one in rule.get(key, ())}
+        conditions |= {own[key]: value for key, value in content.get("conditions", {}).items()}
+        settings |= {key: content[key] for key in ("storm", "group_wait") if key in content}
+    used = {
+        condition
+        for rule in rules.values()
+        for key in ("all", "any")
+        for condition in rule.get(key, ())
+    }
     named = {"conditions": {key: conditions[key] for key in sorted(used)}} if used else {}
     return Merged(version_of(here), _text({**settings, **named}, rules.values()), origins)
 
@@ -171,7 +176,7 @@ def check_together(
     known hosts with their groups, and hosts with a name or group of the documents' scopes.
     """
     documents = [document, *(other for other in others if other.name != document.name)]
-    places = [*hosts, *((_host(one), _groups(one)) for one in documents), ("", ())]
+    places = [*hosts, *((_host(scoped), _groups(scoped)) for scoped in documents), ("", ())]
     seen: set[str] = set()
     for host, groups in places:
         here = held(documents, host, groups)
@@ -179,9 +184,9 @@ def check_together(
         if document not in here or version in seen:
             continue
         seen.add(version)
-        found = merged(here, host, groups)
-        if why := _too_much(found):
-            raise InvalidInput(f"rules {_together(document, here, host)} {why}{_WHAT_NOW}")
+        rules = merged(here, host, groups)
+        if why := _too_much(rules):
+            raise InvalidInput(f"rules {_together(document, here, host)} {why}{_ADVICE}")
 
 
 def _host(document: Document) -> str:
@@ -192,27 +197,27 @@ def _groups(document: Document) -> Collection[str]:
     return (document.scope.name,) if document.scope.kind == GROUP else ()
 
 
-def _too_much(found: Merged) -> str:
+def _too_much(merged_rules: Merged) -> str:
     """Return which limit of the rules parser the merged rules exceed (runtime.documents), or ""."""
-    size, rules = len(found.text.encode(errors="surrogatepass")), len(found.origins)
+    size, rules = len(merged_rules.text.encode(errors="surrogatepass")), len(merged_rules.origins)
     if size > MAX_BYTES:
         return f"come to {size} bytes, written out as its agent gets them, which takes {MAX_BYTES}"
     if rules > MOST_ENTRIES:
         return f"are {rules} rules, and its agent takes {MOST_ENTRIES}"
-    words = _words(json.loads(found.text))
+    words = _words(json.loads(merged_rules.text))
     return f"have {words} words, and its agent takes {MAX_WORDS}" if words > MAX_WORDS else ""
 
 
 def _words(value: Any) -> int:
     """Count keys and scalars as the rules parser counts words."""
     if isinstance(value, dict):
-        return sum(1 + _words(one) for one in value.values())
+        return sum(1 + _words(item) for item in value.values())
     return sum(map(_words, value)) if isinstance(value, list) else 1
 
 
 def _together(document: Document, here: Sequence[Document], host: str) -> str:
     """Describe the document, the other documents and the host for an error message."""
-    names = ", ".join(one.name for one in here if one is not document)
+    names = ", ".join(other.name for other in here if other is not document)
     beside = f" together with {names}" if names else ""
     return f"{document.name}{beside} on {host or 'one host'}"
 
@@ -220,15 +225,15 @@ def _together(document: Document, here: Sequence[Document], host: str) -> str:
 def held(documents: Iterable[Document], host: str, groups: Collection[str]) -> list[Document]:
     """Return the documents for a host, in merge order."""
     here = [document for document in documents if document.scope.holds(host, groups)]
-    return sorted(here, key=lambda one: (KINDS.index(one.scope.kind), one.name))
+    return sorted(here, key=lambda document: (KINDS.index(document.scope.kind), document.name))
 
 
 def version_of(documents: Sequence[Document]) -> str:
     """Return the version of a host's documents, given in merge order."""
     if not documents:
         return NONE
-    said = [[document.name, str(document.scope), document.version] for document in documents]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]
+    identities = [[document.name, str(document.scope), document.version] for document in documents]
+    return hashlib.sha256(json.dumps(identities).encode()).hexdigest()[:12]
 
 
 def _placed(rule: Mapping[str, Any], document: Document, own: Mapping[str, str]) -> dict[str, Any]:
@@ -237,7 +242,7 @@ def _placed(rule: Mapping[str, Any], document: Document, own: Mapping[str, str])
     for key in ("all", "any"):
         if key in made:
             named = [made[key]] if isinstance(made[key], str) else made[key]
-            made[key] = [own[one.strip()] for one in named]
+            made[key] = [own[condition.strip()] for condition in named]
     if document.scope.kind == PROJECT:
         made |= {"id": f"{document.name}.{made['id'].strip()}", "project": document.scope.name}
     made["id"] = made["id"].strip()
@@ -245,7 +250,7 @@ def _placed(rule: Mapping[str, Any], document: Document, own: Mapping[str, str])
 
 
 @functools.lru_cache(maxsize=16)
-def _said(text: str) -> Mapping[str, Any]:
+def _content(text: str) -> Mapping[str, Any]:
     """Parse a document; the result is cached for many hosts and never modified."""
-    found: Mapping[str, Any] = plain(read(text, [], quick=True))
-    return found
+    content: Mapping[str, Any] = plain(read(text, [], quick=True))
+    return content

@@ -11,7 +11,7 @@ from math import isfinite, isnan
 from operator import itemgetter
 from typing import Any, Final
 
-from holdfast.alarms.conditions import Column, ColumnView, Found, Judge, together, which
+from holdfast.alarms.conditions import Column, ColumnView, Judge, Results, together, which
 from holdfast.alarms.rules import Rule, Selector
 from holdfast.ports.metrics import MIGRATED, NAN, Entity, Table
 
@@ -70,20 +70,20 @@ class Change:
 
     def plain(self) -> dict[str, Any]:
         """Return the change as JSON, with the key and without empty values."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        found |= {name: found[name].isoformat() for name in _DATES}
-        found |= {"actions": list(self.actions), "key": self.key}
+        row = {field.name: getattr(self, field.name) for field in fields(self)}
+        row |= {name: row[name].isoformat() for name in _DATES}
+        row |= {"actions": list(self.actions), "key": self.key}
         if self.value is not None and not isfinite(self.value):
-            found["value"] = None
-        return {name: value for name, value in found.items() if value not in ("", [])}
+            row["value"] = None
+        return {name: value for name, value in row.items() if value not in ("", [])}
 
 
 def change_from(plain: Mapping[str, Any]) -> Change:
     """Build a change from the result of `plain`."""
-    found = {**dict.fromkeys(_WORDS, ""), **plain}
-    del found["key"]
-    found |= {name: datetime.fromisoformat(found[name]) for name in _DATES}
-    return Change(**{**found, "actions": tuple(plain.get("actions", ()))})
+    row = {**dict.fromkeys(_WORDS, ""), **plain}
+    del row["key"]
+    row |= {name: datetime.fromisoformat(row[name]) for name in _DATES}
+    return Change(**{**row, "actions": tuple(plain.get("actions", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class Group:
     changes: tuple[Change, ...]
 
     def plain(self) -> dict[str, Any]:
-        told = [change.plain() for change in self.changes]
-        return {"host": self.host, "project": self.project, "alarms": told}
+        alarms = [change.plain() for change in self.changes]
+        return {"host": self.host, "project": self.project, "alarms": alarms}
 
 
 # Tracks.
@@ -136,10 +136,10 @@ class Track:
     gap: float | None = None  # of a firing alarm: time since which no data is known
     reason: str = ""
     # last notification, and flapping
-    told: str = OK
-    told_first_at: datetime = datetime.min
-    told_as: str = ""  # worst severity notified, until the end is notified
-    told_now: float = 0.0
+    notified: str = OK
+    notified_first_at: datetime = datetime.min
+    notified_severity: str = ""  # worst severity notified, until the end is notified
+    notified_now: float = 0.0
     cleared: float | None = None  # when the alarm last stopped firing
     flaps: int = 0
 
@@ -148,7 +148,7 @@ class Track:
         """Time since which no data is known, for a track in `no_data`."""
         return self.began if self.gap is None else self.gap
 
-    def stands(self, rule: Rule, now: float) -> bool:
+    def is_raised(self, rule: Rule, now: float) -> bool:
         """Tell whether the alarm fires, or would fire but for a gap shorter than `no_data_for`."""
         if self.state == FIRING:
             return True
@@ -169,7 +169,7 @@ class Track:
 
     def _holds(self, rule: Rule, moment: Moment) -> None:
         self.lapsed = None
-        if self.stands(rule, moment.now):
+        if self.is_raised(rule, moment.now):
             self.state = FIRING
         elif self.state != PENDING:
             self._begin(PENDING, moment)
@@ -211,7 +211,7 @@ class Track:
 
     def idle(self, rule: Rule, now: float) -> bool:
         """Tell whether the track can be forgotten."""
-        if self.state != OK or self.told != OK:
+        if self.state != OK or self.notified != OK:
             return False
         return self.cleared is None or now - self.cleared >= rule.damp_cap_s
 
@@ -237,7 +237,7 @@ class Scope:
         self.whole = len(rows) == len(entities)
         self.entities = [entities[row] for row in rows]
         self.ids = [entity.id for entity in self.entities]
-        self.places = {one: place for place, one in enumerate(self.ids)}
+        self.places = {key: place for place, key in enumerate(self.ids)}
         self.came = {entity.id for entity in self.entities if entity.came == MIGRATED}
         self._rows = rows
         self._pick = itemgetter(*rows) if len(rows) > 1 else None
@@ -265,7 +265,7 @@ class Pass:
 
     def why_gone(self, entity: str) -> str:
         """Return why an entity is no longer selected."""
-        there = any(one.id == entity for one in self.table.entities)
+        there = any(selected.id == entity for selected in self.table.entities)
         return "not selected" if there else self.gone.get(entity, GONE)
 
 
@@ -311,13 +311,13 @@ class Watcher:
     def renew(self, severity: str, actions: Sequence[str]) -> None:
         """Notify firing alarms again if severity or actions differ from the last notification."""
         if (severity, tuple(actions)) != (self.rule.severity, self.rule.actions):
-            self.renewed |= {one for one in self.alive if self.tracks[one].told == FIRING}
+            self.renewed |= {key for key in self.alive if self.tracks[key].notified == FIRING}
             self.restless |= self.renewed
 
     def remember(self, tracks: dict[str, Track], now: float) -> None:
         """Set the tracks restored after a restart."""
         self.tracks = tracks
-        self.alive = {one for one, track in tracks.items() if track.state != OK}
+        self.alive = {key for key, track in tracks.items() if track.state != OK}
         self.restless = set(tracks)
         self._unseen = set(self.alive)
         self._unseen_until = now + max(RECALL_S, self.rule.no_data_for_s)
@@ -335,69 +335,69 @@ class Watcher:
             for judge in self.judges:
                 judge.forget()
             return changes + self.end_all("outside its hours", this.moment)
-        known = [column for column in columns if column is not None]
-        if len(known) < len(columns):  # a series has just begun: keep restored state
+        complete = [column for column in columns if column is not None]
+        if len(complete) < len(columns):  # a series has just begun: keep restored state
             return changes
-        picked = [this.scope.picked(column) for column in known]
-        looks = self._look(picked, this)
-        found = together(looks, self.rule.every)
+        picked = [this.scope.picked(column) for column in complete]
+        results = self._judge(picked, this)
+        rows = together(results, self.rule.every)
         if self._unseen:
-            self._see(found, this)
-        if not found and not self.alive:
+            self._forget_known(rows, this)
+        if not rows and not self.alive:
             return changes
-        decisive = {} if self.rule.every else which(looks)
-        return changes + self._step(found, _Values(picked, decisive), this)
+        decisive = {} if self.rule.every else which(results)
+        return changes + self._step(rows, _Values(picked, decisive), this)
 
     def not_read(self, moment: Moment) -> list[Change]:
         """Move restored alarms to no data if no entity of the kind was read since the restart."""
         if not self._unseen or moment.now < self._unseen_until:
             return []
         changes = []
-        for one in sorted(self._unseen & self.alive):
-            track = self.tracks[one]
+        for key in sorted(self._unseen & self.alive):
+            track = self.tracks[key]
             before = track.state
             if track.step(None, NAN, self.rule, moment):
                 changes.append(self._changed(track, before, moment))
         return changes
 
-    def _see(self, found: Mapping[int, bool | None], this: Pass) -> None:
+    def _forget_known(self, rows: Mapping[int, bool | None], this: Pass) -> None:
         """Remove entities that are known again after a restart, or after the waiting time."""
         places, late = this.scope.places, this.moment.now >= self._unseen_until
         self._unseen = {
-            one
-            for one in self._unseen & self.alive
-            if not late and found.get(places[one], False) is None
+            key
+            for key in self._unseen & self.alive
+            if not late and rows.get(places[key], False) is None
         }
 
-    def _look(self, picked: Sequence[Column], this: Pass) -> list[Found]:
+    def _judge(self, picked: Sequence[Column], this: Pass) -> list[Results]:
         """Evaluate each condition."""
         places, tracks, now = this.scope.places, self.tracks, this.moment.now
-        standing = {
-            places[one]
-            for one in self.alive
-            if (track := tracks[one]).state == FIRING or track.stands(self.rule, now)
+        raised = {
+            places[key]
+            for key in self.alive
+            if (track := tracks[key]).state == FIRING or track.is_raised(self.rule, now)
         }
-        looks = []
+        results = []
         for judge, values in zip(self.judges, picked, strict=True):
             fresh = this.table.is_fresh(judge.condition.field)
             ids = this.scope.ids
-            look = ColumnView(values, ids, places, standing, this.moment.now, this.step_s, fresh)
-            looks.append(judge.evaluate(look))
-        return looks
+            view = ColumnView(values, ids, places, raised, this.moment.now, this.step_s, fresh)
+            results.append(judge.evaluate(view))
+        return results
 
-    def _step(self, found: Mapping[int, bool | None], seen: "_Values", this: Pass) -> list[Change]:
+    def _step(self, rows: Mapping[int, bool | None], values: "_Values", this: Pass) -> list[Change]:
         """Update the tracks of entities for which the rule holds or is unknown."""
         changes, moment, scope, tracks = list[Change](), this.moment, this.scope, self.tracks
         ids, at, before = scope.ids, this.moment.at, len(self.alive)
-        first, decisive = seen.columns[0], seen.decisive
+        first, decisive = values.columns[0], values.decisive
         handled = 0  # entities that were not ok
-        for place, held in found.items():
+        for place, held in rows.items():
             track = tracks.get(ids[place])
             if track is None:
                 track = tracks[ids[place]] = Track(scope.entities[place])
             state = track.state
             handled += state != OK
-            value = seen.of(place, track) if decisive or track.which else first[place]
+            value = values.of(place, track) if decisive or track.which else first[place]
             if held is None and (state == NO_DATA or ids[place] in self._unseen):
                 continue
             if held and state == FIRING:  # the common case in a storm: a short version of `step`
@@ -409,38 +409,40 @@ class Watcher:
                 if state in (OK, NO_DATA) and ids[place] in scope.came:
                     track.reason = MIGRATED
                 changes.append(self._changed(track, state, moment))
-        return changes + self._quiet(found, seen, this) if handled < before else changes
+        return changes + self._quiet(rows, values, this) if handled < before else changes
 
-    def _quiet(self, found: Mapping[int, bool | None], seen: "_Values", this: Pass) -> list[Change]:
+    def _quiet(
+        self, rows: Mapping[int, bool | None], values: "_Values", this: Pass
+    ) -> list[Change]:
         """Update the tracks of entities that were not ok and for which the rule no longer holds."""
         changes = []
-        for one in sorted(self.alive):  # sorted, because set order changes with a restart
-            place, track = this.scope.places[one], self.tracks[one]
-            before, value = track.state, seen.of(place, track)
-            if place not in found and track.step(False, value, self.rule, this.moment):
+        for key in sorted(self.alive):  # sorted, because set order changes with a restart
+            place, track = this.scope.places[key], self.tracks[key]
+            before, value = track.state, values.of(place, track)
+            if place not in rows and track.step(False, value, self.rule, this.moment):
                 changes.append(self._changed(track, before, this.moment))
         return changes
 
     def _changed(self, track: Track, before: str, moment: Moment) -> Change:
         """Record a state change; return the change."""
-        one = track.entity.id
+        key = track.entity.id
         self.unsaved = True
-        self.restless.add(one)
+        self.restless.add(key)
         if track.state == OK:
-            self.alive.discard(one)
+            self.alive.discard(key)
         else:
-            self.alive.add(one)
+            self.alive.add(key)
         return self.change(track, before, moment)
 
     def _depart(self, this: Pass) -> list[Change]:
         """End alarms of entities that left the scope; restart alarms of migrated entities."""
         self._scope, places, changes = this.scope, this.scope.places, list[Change]()
-        for one, track in self.tracks.items():
-            before, place = track.state, places.get(one)
+        for key, track in self.tracks.items():
+            before, place = track.state, places.get(key)
             if place is not None:
                 track.entity = this.scope.entities[place]
-            if place is None or one in this.scope.came:
-                reason = this.why_gone(one) if place is None else MIGRATED
+            if place is None or key in this.scope.came:
+                reason = this.why_gone(key) if place is None else MIGRATED
                 if track.end(reason, this.moment):
                     changes.append(self._changed(track, before, this.moment))
         for judge in self.judges:
@@ -450,8 +452,8 @@ class Watcher:
     def end_all(self, reason: str, moment: Moment) -> list[Change]:
         """End all alarms of the rule."""
         changes = []
-        for one in sorted(self.alive):
-            track = self.tracks[one]
+        for key in sorted(self.alive):
+            track = self.tracks[key]
             before = track.state
             if track.end(reason, moment):
                 changes.append(self._changed(track, before, moment))
@@ -464,7 +466,7 @@ class Watcher:
     def change(self, track: Track, before: str, moment: Moment) -> Change:
         """Build a change from the current state of a track."""
         rule, entity, state = self.rule, track.entity, track.state
-        known = state != NO_DATA and isfinite(track.value)  # receivers reject infinity
+        is_known = state != NO_DATA and isfinite(track.value)  # receivers reject infinity
         return Change(
             rule=rule.id,
             version=moment.version,
@@ -476,7 +478,7 @@ class Watcher:
             before=before,
             state=state,
             severity=rule.no_data if state == NO_DATA else rule.severity,
-            value=track.value if known else None,
+            value=track.value if is_known else None,
             threshold=self.level(track),
             window_s=max(rule.for_s, rule.window_s),
             first_at=track.first_at,
@@ -490,9 +492,9 @@ class Watcher:
         )
 
 
-def _fits(one: Entity, selector: Selector, contracts: Sequence[str]) -> bool:
+def _fits(entity: Entity, selector: Selector, contracts: Sequence[str]) -> bool:
     """Tell whether an entity matches the selector and has all contracts."""
-    project = (one.project, one.project_name)
-    return all(one.contracts.get(name, 0.0) > 0 for name in contracts) and selector.fits(
-        name=one.name, project=project, flavor=one.flavor
+    project = (entity.project, entity.project_name)
+    return all(entity.contracts.get(name, 0.0) > 0 for name in contracts) and selector.fits(
+        name=entity.name, project=project, flavor=entity.flavor
     )

@@ -25,7 +25,6 @@ from holdfast.api.routes import table
 LOG = logging.getLogger(__name__)
 _ID = re.compile(r"req-[0-9a-fA-F-]{36}")
 HEADER = "x-openstack-request-id"
-_DRAIN = 1_048_576
 
 
 class Middleware:
@@ -48,6 +47,9 @@ class Middleware:
         )
         req.context.oslo = context
         resp.set_header(HEADER, req.context.request_id)
+        resp.set_headers(_SAFE_HEADERS)  # a page replaces some of them
+        if req.scheme == "https":
+            resp.set_header("Strict-Transport-Security", "max-age=31536000")
         if "//" in req.path or req.path[1:].endswith("/"):  # falcon accepts some of these
             raise falcon.HTTPRouteNotFound
         if req.path.endswith(".json") and req.path.startswith(("/reservation", "/instance-ha")):
@@ -60,7 +62,6 @@ class Middleware:
         route = req.uri_template or "none"
         method = req.method if req.method in falcon.HTTP_METHODS else "other"
         self._metrics.request(method, route, resp.status_code, took)
-        http_request.drain(req, _DRAIN)
         level = logging.DEBUG if req.method in ("GET", "HEAD") else logging.INFO
         if resp.status_code >= 500:
             level = logging.WARNING
@@ -101,6 +102,10 @@ def _by_path(routes: Sequence[Route]) -> dict[str, dict[str, Route]]:
     return routeses
 
 
+#: Browsers neither guess the type of an answer nor keep it.
+_SAFE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+
+
 class _Endpoint:
     """falcon resource for a path: a responder for each of the path's routes."""
 
@@ -122,12 +127,13 @@ class _Endpoint:
             query = http_request.Schema(http_request.query_schema(route.query, route.needs))
 
         def respond(req: falcon.Request, resp: falcon.Response, **params: str) -> None:
-            request = self._ask(req, params, (route, schema), query)
-            reply = route.handler(request)
+            with self._services.room_for(req):
+                request = self._ask(req, params, (route, schema), query)
+                reply = route.handler(request)
             resp.status = falcon.code_to_http_status(reply.status)
             for name, value in reply.headers.items():
                 resp.set_header(name, value)
-            secure = "; Secure" if request.base_url.startswith("https:") else ""
+            secure = "; Secure" if self._is_https(req) else ""
             for cookie in reply.cookies:
                 resp.append_header("Set-Cookie", cookie + secure)
             if reply.stream is not None and req.method == "HEAD":
@@ -153,24 +159,24 @@ class _Endpoint:
         asked = {k: v[-1] for k, v in every.items()}
         for name, values in [*((k, [v]) for k, v in path.items()), *every.items()]:
             for value in values:
-                http_request.check_text(value, name)
+                http_request.check_field(value, name)
         content: Any = None
         limit = max(route.max_body, self._services.conf.api.max_body)
         if route.page and req.method == "POST":
-            every |= login.read(req, limit, self._services.conf.api.public_url)
+            longest = route.max_body or http_request.MAX_FIELD
+            every |= login.read(req, limit, longest, self._services.conf.api.public_url)
             content = {k: v[-1] for k, v in every.items()}
         elif req.method in ("POST", "PUT", "PATCH"):
             content = http_request.read(req, limit)
             if schema is not None:
                 content = schema.body(content)
-        public = self._services.conf.api.public_url
         return Request(
             services=self._services,
             caller=getattr(req.context, "caller", None),  # type: ignore[arg-type]
             path=path,
             query=asked if query is None else query.query(asked),
             body=content,
-            base_url=(public or f"{req.scheme}://{req.netloc}").rstrip("/"),
+            base_url=self._base_url(req, anybody=route.rule is None),
             microversion=getattr(req.context, "microversion", (1, 0)),
             every=every,
             allowed=getattr(req.context, "may", Request.allowed),
@@ -180,3 +186,20 @@ class _Endpoint:
             last_event_id=req.get_header("Last-Event-ID") or "",
             feed_position=self._services.feed.since("")[0] if route.page and route.rule else "",
         )
+
+    def _is_https(self, req: falcon.Request) -> bool:
+        return req.scheme == "https" or self._services.conf.api.public_url.startswith("https:")
+
+    def _base_url(self, req: falcon.Request, *, anybody: bool) -> str:
+        """Return the URL before the paths of links: [api] public_url, or the URL of the request.
+
+        Empty, for relative links, in a public document that was requested by a foreign host name:
+        a cache could hand the document to other clients.
+        """
+        api = self._services.conf.api
+        if api.public_url:
+            return str(api.public_url).rstrip("/")
+        host = auth.host_of(req)
+        if anybody and host != api.host and not auth.is_loopback(host):
+            return ""
+        return f"{req.scheme}://{req.netloc}"

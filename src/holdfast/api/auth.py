@@ -17,6 +17,7 @@ import ipaddress
 import logging
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -35,7 +36,6 @@ from oslo_middleware import basic_auth
 from holdfast.api import tokens
 from holdfast.api.concurrency import ConcurrencyLimiter
 from holdfast.api.policies import Policy
-from holdfast.model.caller import Caller
 from holdfast.model.errors import (
     Forbidden,
     InvalidDocument,
@@ -46,6 +46,7 @@ from holdfast.model.errors import (
     Unavailable,
 )
 from holdfast.model.observation import AGENT_HEADER
+from holdfast.ports.manager import Caller
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.documents import INVENTORY, Followed, Node, Reading, Scalar
 from holdfast.runtime.text import printable
@@ -246,12 +247,46 @@ class LoginThrottle:
                 self._wrong[key] = known
 
 
-_FORWARDED = (
-    "Forwarded",
-    "Via",
-    "X-Real-Ip",
-    *(f"X-Forwarded-{what}" for what in ("For", "Host", "Port", "Proto", "Server")),
+class KnownLogins:
+    """Remembers addresses and users with a right password, so that a flood does not keep them out.
+
+    The process keeps hashes of the latest `MOST` addresses and users in memory.
+    """
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def key(self, user: str, address: str) -> str | None:
+        """Return the key that vouches for a login: the address, else the user, else None."""
+        with self._lock:
+            return next((key for key in _login_keys(user, address) if key in self._keys), None)
+
+    def add(self, user: str, address: str) -> None:
+        with self._lock:
+            for key in _login_keys(user, address):
+                self._keys[key] = None
+                self._keys.move_to_end(key)
+            while len(self._keys) > MOST:
+                self._keys.popitem(last=False)
+
+
+def _login_keys(user: str, address: str) -> tuple[str, str]:
+    name = hashlib.sha256(user.encode(errors="replace")).hexdigest()
+    return f"address {address}", f"user {name}"
+
+
+#: Headers that proxies add, as WSGI names them: each shows that a request came through a proxy.
+_PROXY_HEADERS = frozenset(
+    f"HTTP_{name}"
+    for name in (
+        *("FORWARDED", "VIA", "X_REAL_IP", "X_CLIENT_IP", "CLIENT_IP", "X_CLUSTER_CLIENT_IP"),
+        *("TRUE_CLIENT_IP", "CF_CONNECTING_IP", "FASTLY_CLIENT_IP", "X_AZURE_CLIENTIP"),
+        *("X_ORIGINAL_HOST", "X_ORIGINAL_URL", "X_HOST", "X_PROXYUSER_IP", "X_REQUEST_START"),
+        *("X_AMZN_TRACE_ID", "X_SCHEME", "X_SSL", "PROXY_CONNECTION", "MAX_FORWARDS"),
+    )
 )
+_PROXY_PREFIXES = ("HTTP_X_FORWARDED", "HTTP_X_ENVOY_", "HTTP_X_ORIGINAL_FORWARDED")
 LONGEST_NAME = 64  # column length of user and project ids in the database
 _LONGEST_PASSWORD = 72  # bytes; bcrypt does not check more
 _MOST_CHECKING = 4  # concurrent password checks: each uses a CPU for a quarter of a second
@@ -291,7 +326,8 @@ class Middleware:
         req.context.page = route is not None and route.page
         if route is None or route.rule is None:
             return
-        refuse_other_sites(req)
+        if not route.page:  # `login.read` checks the forms of pages
+            refuse_other_sites(req, self._conf.api.public_url)
         user, project, roles = self._people(req) if route.page else self._who(req)
         credentials = {"user_id": user, "project_id": project, "roles": list(roles)}
         req.context.caller = Caller(
@@ -320,28 +356,47 @@ class Middleware:
         return f"{tokens.AGENT_PREFIX}{host}", tokens.AGENT_PROJECT, (tokens.AGENT_ROLE,)
 
 
-def refuse_other_sites(req: falcon.Request) -> None:
-    """Refuse writes that a page of another site sends, by the browser's Sec-Fetch-Site header.
+def refuse_other_sites(
+    req: falcon.Request, public_url: str = "", *, allow_null: bool = False
+) -> None:
+    """Refuse writes that a page of another site sends, by Sec-Fetch-Site and Origin.
 
     A browser adds the user's cookies and remembered passwords to requests from any page.
+    `public_url` is the URL that browsers use if a proxy forwards requests under another host name.
     """
-    if req.method not in ("GET", "HEAD") and req.get_header("Sec-Fetch-Site") in (
-        "cross-site",
-        "same-site",
-    ):
+    if req.method in ("GET", "HEAD"):
+        return
+    origin = req.get_header("Origin")
+    ours = {req.netloc.lower(), site_of(public_url)} - {""}
+    unknown = origin is None or (allow_null and origin == "null")
+    other = not unknown and site_of(origin or "") not in ours
+    if other or req.get_header("Sec-Fetch-Site") in ("cross-site", "same-site"):
         raise Forbidden("another site's page cannot change anything here")
 
 
+def site_of(url: str) -> str:
+    """Return host and port of a URL; empty if the URL has no host or is invalid."""
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return ""
+
+
 class NoAuth:
-    """Authenticator for `auth_strategy = noauth`: every loopback caller is an admin."""
+    """Authenticator for `auth_strategy = noauth`: every loopback caller is an admin.
+
+    Nothing tells a local client from a proxy that adds no header, speaks HTTP/1.1 and names a
+    loopback address as Host.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._project = conf.auth.noauth_project
 
     def __call__(self, req: falcon.Request) -> Identity:
-        for name in _FORWARDED:
-            if req.get_header(name) is not None:
-                raise Forbidden("auth_strategy noauth does not work behind a proxy")
+        if any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIXES) for name in req.env):
+            raise Forbidden("auth_strategy noauth does not work behind a proxy")
+        if req.env.get("SERVER_PROTOCOL") == "HTTP/1.0":  # nginx with a bare `proxy_pass`
+            raise Forbidden("auth_strategy noauth does not work behind a proxy, nor with HTTP/1.0")
         named = [req.env.get("REMOTE_ADDR", ""), *_names(req)]
         if not all(is_loopback(name) for name in named):
             raise Forbidden("auth_strategy noauth answers this machine's loopback only")
@@ -355,6 +410,14 @@ def _names(req: falcon.Request) -> list[str]:
         return [req.host, *([urlsplit(origin).hostname or origin] if origin is not None else [])]
     except ValueError:
         return [""]
+
+
+def host_of(req: falcon.Request) -> str:
+    """Return the host name of the Host header without the port; empty if the header is invalid."""
+    try:
+        return str(req.host)
+    except ValueError:
+        return ""
 
 
 def is_loopback(host: str) -> bool:
@@ -412,6 +475,7 @@ class Basic:
         most, waiting = max(1, min(_MOST_CHECKING, threads // 4)), threads // 2
         self._verified: AuthCache[bool] = AuthCache(clock, most_waiting=max(1, threads // 4))
         self._guesses = LoginThrottle(clock)
+        self._known_logins = KnownLogins()
         self._checking = ConcurrencyLimiter(
             most, waiting, _TURN_S, "many log in at once: try again"
         )
@@ -435,8 +499,10 @@ class Basic:
         secret = known.encode() + password
 
         def check() -> bool:
-            with self._guesses.attempt(user, address), self._checking.turn(address):
+            vouched = self._known_logins.key(user, address)
+            with self._guesses.attempt(user, address), self._checking.turn(address, vouched):
                 self._verify(user, password)
+            self._known_logins.add(user, address)
             return True
 
         self._verified.once(secret, self._conf.auth.auth_cache_s, check)

@@ -7,6 +7,7 @@ requests, `JsonCache` keeps rendered JSON. They keep slow work from occupying ev
 
 import contextlib
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -24,53 +25,72 @@ class ConcurrencyLimiter:
 
     Waiting requests occupy threads too, so their number is limited. One client address gets at
     most half of all places: a user with the right password can log in from another address however
-    many passwords a stranger tries.
+    many passwords a stranger tries. A quarter of the places, and one slot, stay free for requests
+    with a `known` key, so that strangers on many addresses do not keep known clients out. A key
+    gets at most half of these places; a request beyond that waits like a stranger's.
     """
 
     def __init__(self, most: int, waiting: int, patience_s: float, why: str) -> None:
         self._free = threading.BoundedSemaphore(most)
         self._places = most + waiting
+        self._reserved = self._places // 4
+        self._for_strangers = threading.BoundedSemaphore(max(1, most - 1))
+        self._vouched: Counter[str] = Counter()
         self._patience_s = patience_s
         self._why = why
         self._taken: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def turn(self, address: str = "") -> Iterator[None]:
-        """Hold a slot; the slot counts against the limit of `address` unless `address` is empty."""
-        give_back = self._take(address)
+    def turn(self, address: str = "", known: str | None = "") -> Iterator[None]:
+        """Hold a slot; the slot counts against the limit of `address` unless `address` is empty.
+
+        `known` is a key of the client or user that succeeded before, None for a stranger, empty if
+        the work is not reserved for known clients.
+        """
+        give_back = self._take(address, known)
         try:
             yield
         finally:
             give_back()
 
     def lent(self, pieces: Iterator[bytes]) -> "Lent":
-        return Lent(pieces, self._take(""))
+        return Lent(pieces, self._take("", ""))
 
-    def _take(self, address: str) -> Callable[[], None]:
-        self._queue(address)
-        if not self._free.acquire(timeout=self._patience_s):
-            self._leave(address)
-            raise Unavailable(self._why)
+    def _take(self, address: str, known: str | None) -> Callable[[], None]:
+        until = time.monotonic() + self._patience_s
+        with contextlib.ExitStack() as held:
+            is_stranger = self._queue(held, address, known)
+            slots = (self._for_strangers, self._free) if is_stranger else (self._free,)
+            for slot in slots:
+                if not slot.acquire(timeout=max(0.0, until - time.monotonic())):
+                    raise Unavailable(self._why)
+                held.callback(slot.release)
+            return held.pop_all().close
 
-        def give_back() -> None:
-            self._free.release()
-            self._leave(address)
-
-        return give_back
-
-    def _queue(self, address: str) -> None:
+    def _queue(self, held: contextlib.ExitStack, address: str, known: str | None) -> bool:
+        """Take a place, which `held` gives back; return whether the place is a stranger's."""
         share = max(1, self._places // 2) if address else self._places
         with self._lock:
-            if self._taken.total() >= self._places or self._taken[address] >= share:
+            most_vouched = max(1, self._reserved // 2)
+            is_stranger = known is None or (known != "" and self._vouched[known] >= most_vouched)
+            most = self._places - self._reserved if is_stranger else self._places
+            if self._taken.total() >= most or self._taken[address] >= share:
                 raise Unavailable(self._why)
-            self._taken[address] += 1
+            self._count(held, self._taken, address)
+            if known and not is_stranger:
+                self._count(held, self._vouched, known)
+        return is_stranger
 
-    def _leave(self, address: str) -> None:
+    def _count(self, held: contextlib.ExitStack, counter: Counter[str], key: str) -> None:
+        counter[key] += 1
+        held.callback(self._uncount, counter, key)
+
+    def _uncount(self, counter: Counter[str], key: str) -> None:
         with self._lock:
-            self._taken[address] -= 1
-            if not self._taken[address]:
-                del self._taken[address]
+            counter[key] -= 1
+            if not counter[key]:
+                del counter[key]
 
 
 class Lent:

@@ -2,6 +2,7 @@
 """Health probes (/healthcheck, /livez, /readyz) and Prometheus metrics (/metrics)."""
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -89,7 +90,11 @@ def healthcheck(_ask: Request) -> Response:
 
 
 def livez(request: Request) -> Response:
-    """Liveness probe: 503 if the job loop is stuck and the process should be restarted."""
+    """Liveness probe: 503 if the job loop is stuck or no file descriptor is left."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return Response({"status": f"no file descriptor is left: {error}"}, status=503)
     if request.services.loop_age_s is None:
         return Response({"status": "ok", "loop": "none in this process"})
     age, most = request.services.loop_age_s(), request.services.conf.manager.livez_max_age_s
@@ -144,8 +149,8 @@ class MonitorMetrics:
     ) -> None:
         self._clock = clock
         self._registry = registry
-        self._sightings = Counter(
-            "holdfast_sightings",
+        self._status_reports = Counter(
+            "holdfast_status_reports",
             "Status reports about hosts by source",
             ["source", "verdict"],
             registry=registry,
@@ -176,8 +181,8 @@ class MonitorMetrics:
         self._polled_at: dict[str, float] = {}
         registry.register(_ByState(by_state))
 
-    def sighted(self, sighting: StatusReport) -> None:
-        self._sightings.labels(sighting.source, sighting.verdict).inc()
+    def reported(self, report: StatusReport) -> None:
+        self._status_reports.labels(report.source, report.verdict).inc()
 
     def failed(self, monitor: str, how: str) -> None:
         self._failures.labels(monitor, how).inc()

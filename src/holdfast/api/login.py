@@ -19,7 +19,7 @@ cookie, keyed with a second cookie per browser that no script and no other site 
 the only way to get the fields of a form, refuses forms without the token.
 
     login.token(cookies)          # for the page
-    login.read(req, limit)        # {"name": ["blue"]}; Forbidden if the token is missing or wrong
+    login.read(req, limit, longest)  # {"name": ["blue"]}; Forbidden without the right token
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import Any, Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import falcon
 from keystoneauth1 import exceptions as keystone_errors
@@ -43,12 +43,13 @@ from holdfast.api.auth import (
     Basic,
     Identity,
     Keystone,
+    KnownLogins,
     LoginThrottle,
     NoAuth,
     refuse_other_sites,
 )
 from holdfast.api.concurrency import ConcurrencyLimiter
-from holdfast.db.sessions import SessionStore
+from holdfast.db.sessions import Session, SessionStore
 from holdfast.model.errors import Forbidden, InvalidInput, Unauthorized, Unavailable
 from holdfast.runtime.clock import Clock
 
@@ -68,10 +69,13 @@ def token(cookies: Mapping[str, str]) -> str:
     return hmac.new(cookies.get(COOKIE, "").encode(errors="replace"), said, "sha256").hexdigest()
 
 
-def read(req: falcon.Request, limit: int, public_url: str = "") -> dict[str, list[str]]:
+def read(
+    req: falcon.Request, limit: int, longest: int, public_url: str = ""
+) -> dict[str, list[str]]:
     """Check the CSRF token and return the form's fields, each with all values.
 
-    `public_url` is the URL that browsers use if a proxy forwards requests under another host name.
+    A field has at most `longest` characters. `public_url` is the URL that browsers use if a proxy
+    forwards requests under another host name.
     """
     if (req.content_type or "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         raise InvalidInput("pages send forms: Content-Type application/x-www-form-urlencoded")
@@ -83,31 +87,20 @@ def read(req: falcon.Request, limit: int, public_url: str = "") -> dict[str, lis
     except ValueError as error:
         raise InvalidInput(f"this form cannot be read: {error}") from None
     for name, values in found.items():
-        http_request.check_text(name, "form")
+        http_request.check_field(name, "form")
         for value in values:
-            http_request.check_text(value, name)
+            http_request.check_field(value, name, longest)
     given = found.pop(FIELD, [""])[-1] or req.get_header(HEADER) or ""
     _check(req, given, public_url)
     return found
 
 
 def _check(req: falcon.Request, given: str, public_url: str) -> None:
-    refuse_other_sites(req)
-    origin = req.get_header("Origin")
-    ours = (req.netloc.lower(), _place(public_url))
-    if origin not in (None, "null") and _place(origin or "") not in ours:
-        raise Forbidden("another site's page cannot change anything here")
+    # a strict referrer policy makes the origin "null"; the token proves that the page is ours
+    refuse_other_sites(req, public_url, allow_null=True)
     cookies = req.cookies
     if not cookies.get(COOKIE) or not hmac.compare_digest(token(cookies).encode(), given.encode()):
         raise Forbidden("this form is too old: open the page again, then send it once more")
-
-
-def _place(url: str) -> str:
-    """Return host and port of a URL; "?", which no host is called, if the URL is invalid."""
-    try:
-        return urlsplit(url).netloc.lower() or "?"
-    except ValueError:
-        return "?"
 
 
 LOG = logging.getLogger(__name__)
@@ -147,6 +140,10 @@ class Login(Protocol):
 
     def leave(self, cookie: str) -> None: ...
 
+    def is_open(self, cookie: str) -> bool:
+        """Return whether the database still has the session, without asking Keystone."""
+        ...
+
 
 def make(
     identify: NoAuth | Basic | Keystone, sessions: SessionStore, conf: cfg.ConfigOpts, clock: Clock
@@ -176,6 +173,9 @@ class NoLogin:
     def leave(self, cookie: str) -> None:
         """Do nothing: noauth has no sessions."""
 
+    def is_open(self, cookie: str) -> bool:
+        return True
+
 
 class BasicLogin:
     """Login for http_basic: the session cookie is random text."""
@@ -188,11 +188,19 @@ class BasicLogin:
         self._conf = conf
 
     def __call__(self, req: falcon.Request) -> Identity:
-        cookie = req.cookies.get(SESSION, "")
-        found = self._sessions.get(_hash(cookie)) if cookie else None
-        if found is None or not found.proof or found.proof != self._basic.proof(found.user_id):
+        found = self._open_session(req.cookies.get(SESSION, ""))
+        if found is None:
             raise LoginWanted("log in first")
         return self._basic.known(found.user_id)
+
+    def _open_session(self, cookie: str) -> Session | None:
+        found = self._sessions.get(_hash(cookie)) if cookie else None
+        if found is None or not found.proof or found.proof != self._basic.proof(found.user_id):
+            return None
+        return found
+
+    def is_open(self, cookie: str) -> bool:
+        return self._open_session(cookie) is not None
 
     def enter(self, form: Mapping[str, str], address: str) -> Entered:
         user = form.get("user", "")
@@ -247,6 +255,7 @@ class KeystoneLogin:
         self._conf = conf
         self._clock = clock
         self._guesses = LoginThrottle(clock)
+        self._known_logins = KnownLogins()
         # the limit keeps strangers who try passwords from slowing down token validation
         why, waiting = "many log in at once: try again", conf.api.threads // 4
         self._entering = ConcurrencyLimiter(_MOST_ENTERING, waiting, _ENTERING_S, why)
@@ -265,11 +274,11 @@ class KeystoneLogin:
     def enter(self, form: Mapping[str, str], address: str) -> Entered:
         _check_lengths(form)
         user, domain = form.get("user", ""), form.get("domain", "") or "Default"
-        with (
-            self._guesses.attempt(f"{_folded(user)}@{_folded(domain)}", address),
-            self._entering.turn(address),
-        ):
+        name = f"{_folded(user)}@{_folded(domain)}"
+        vouched = self._known_logins.key(name, address)
+        with self._guesses.attempt(name, address), self._entering.turn(address, vouched):
             access = self._access(form, domain)
+        self._known_logins.add(name, address)
         if not access.project_id:
             raise Forbidden("name a project: you have no default one")
         expires = access.expires if access.expires.tzinfo else access.expires.replace(tzinfo=UTC)
@@ -302,6 +311,9 @@ class KeystoneLogin:
         except keystone_errors.ClientException as error:
             LOG.warning("Keystone: %s", error)
             raise Unavailable("Keystone cannot be asked about the password, try again") from error
+
+    def is_open(self, cookie: str) -> bool:
+        return self._sessions.get(_hash(cookie)) is not None
 
     def leave(self, cookie: str) -> None:
         """End the session and revoke the token in Keystone.

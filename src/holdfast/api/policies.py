@@ -31,9 +31,9 @@ MEMBER = "role:member or role:manager or role:admin"
 READER = "role:reader or role:member or role:manager or role:admin"
 
 
-def _rule(name: str, check: str, what: str, *operations: str) -> policy.DocumentedRuleDefault:
+def _rule(name: str, check: str, text: str, *operations: str) -> policy.DocumentedRuleDefault:
     paths: list[Any] = [dict(zip(("method", "path"), o.split(), strict=True)) for o in operations]
-    return policy.DocumentedRuleDefault(name, check, what, paths, scope_types=["project"])
+    return policy.DocumentedRuleDefault(name, check, text, paths, scope_types=["project"])
 
 
 _LEASES = "/reservation/v1/leases"
@@ -48,9 +48,9 @@ _ALARM_RULES = "/holdfast/v1/alarm-rules"
 _ALARMS = "/holdfast/v1/alarms"
 
 RULES = [
-    policy.RuleDefault("context_is_admin", ADMIN, "Who sees the objects of every project."),
+    policy.RuleDefault("context_is_admin", ADMIN, "Read and change the objects of every project."),
     policy.RuleDefault(
-        "console:look", READER, "Who sees pages of the console.", scope_types=["project"]
+        "console:look", READER, "Read pages of the console.", scope_types=["project"]
     ),
     _rule("reservation:lease:list", READER, "List leases", f"GET {_LEASES}"),
     _rule("reservation:lease:show", READER, "Show a lease", f"GET {_LEASES}/{{lease_id}}"),
@@ -60,12 +60,17 @@ RULES = [
     _rule("reservation:host:list", ADMIN, "List hosts", f"GET {_HOSTS}"),
     _rule("reservation:host:show", ADMIN, "Show a host", f"GET {_HOSTS}/{{host_id}}"),
     _rule("reservation:host:create", ADMIN, "Enrol a host", f"POST {_HOSTS}"),
-    _rule("reservation:host:update", ADMIN, "Describe a host", f"PUT {_HOSTS}/{{host_id}}"),
+    _rule(
+        "reservation:host:update",
+        ADMIN,
+        "Update the properties of a host",
+        f"PUT {_HOSTS}/{{host_id}}",
+    ),
     _rule("reservation:host:delete", ADMIN, "Withdraw a host", f"DELETE {_HOSTS}/{{host_id}}"),
     _rule(
         "reservation:host:allocations",
         ADMIN,
-        "See who holds hosts when",
+        "List allocations of hosts, with reservation and time",
         f"GET {_HOSTS}/allocations",
         f"GET {_HOSTS}/{{host_id}}/allocation",
     ),
@@ -91,12 +96,17 @@ RULES = [
         f"DELETE {_ADDRESSES}/{{floatingip_id}}",
     ),
     _rule("instance_ha:extension:list", ADMIN, "List the contract's parts", f"GET {_PARTS}"),
-    _rule("instance_ha:extension:show", ADMIN, "Show one of them", f"GET {_PARTS}/{{alias}}"),
+    _rule(
+        "instance_ha:extension:show",
+        ADMIN,
+        "Show a part of the contract",
+        f"GET {_PARTS}/{{alias}}",
+    ),
     _rule("instance_ha:segment:list", ADMIN, "List segments", f"GET {_SEGMENTS}"),
     _rule("instance_ha:segment:show", ADMIN, "Show a segment", f"GET {_SEGMENTS}/{{segment_id}}"),
-    _rule("instance_ha:segment:create", ADMIN, "Make a segment", f"POST {_SEGMENTS}"),
+    _rule("instance_ha:segment:create", ADMIN, "Create a segment", f"POST {_SEGMENTS}"),
     _rule(
-        "instance_ha:segment:update", ADMIN, "Change a segment", f"PUT {_SEGMENTS}/{{segment_id}}"
+        "instance_ha:segment:update", ADMIN, "Update a segment", f"PUT {_SEGMENTS}/{{segment_id}}"
     ),
     _rule(
         "instance_ha:segment:delete",
@@ -112,100 +122,100 @@ RULES = [
     _rule(
         "instance_ha:host:update",
         ADMIN,
-        "Change a host of a segment",
+        "Update a host of a segment",
         f"PUT {_MEMBERS}/{{host_id}}",
     ),
     _rule(
         "instance_ha:host:delete",
         ADMIN,
-        "Take a host out of a segment",
+        "Remove a host from a segment",
         f"DELETE {_MEMBERS}/{{host_id}}",
     ),
     _rule("instance_ha:notification:list", ADMIN, "List notifications", f"GET {_REPORTS}"),
     _rule(
         "instance_ha:notification:show",
         ADMIN,
-        "Show a notification and how its recovery goes",
+        "Show a notification and the progress of its recovery",
         f"GET {_REPORTS}/{{notification_id}}",
     ),
     _rule("instance_ha:notification:create", SERVICE, "Report a failure", f"POST {_REPORTS}"),
     _rule(
         "instance_ha:vmove:list",
         ADMIN,
-        "List servers that are moved off a dead host",
+        "List the server moves off a failed host",
         f"GET {_REPORTS}/{{notification_id}}/vmoves",
     ),
     _rule(
         "instance_ha:vmove:show",
         ADMIN,
-        "Show a server that is moved off a dead host",
+        "Show a server move off a failed host",
         f"GET {_REPORTS}/{{notification_id}}/vmoves/{{vmove_id}}",
     ),
     _rule(
         "holdfast:availability:show",
         READER,
-        "Ask what could be had, and when",
+        "Show free capacity over time",
         "GET /holdfast/v1/availability",
     ),
     _rule(
         "holdfast:observation:create",
         f"role:monitor or {AGENT}",
-        "Report what a monitor or an agent saw",
+        "Report observations of a monitor or an agent",
         "POST /holdfast/v1/observations",
     ),
     _rule(
         "holdfast:monitor:report",
         MONITOR,
-        "Tell all that a monitor sees",
+        "Report the complete view of a host monitor",
         "PUT /holdfast/v1/monitors/{observer}",
     ),
     _rule(
         "holdfast:monitor:register",
         ADMIN,
-        "Register a host monitor, so that it votes, and get its token",
+        "Register a host monitor: grant a vote and issue a token",
         "POST /holdfast/v1/monitors",
     ),
     _rule(
         "holdfast:monitor:unregister",
         ADMIN,
-        "Unregister a host monitor: it votes no more, its token is refused",
+        "Unregister a host monitor: revoke its vote and its token",
         "DELETE /holdfast/v1/monitors/{observer}",
     ),
     _rule(
         "holdfast:observation:list",
         SERVICE,
-        "List what monitors saw",
+        "List observations of monitors and agents",
         "GET /holdfast/v1/observations",
     ),
     _rule(
         "holdfast:reservation:replace",
         ADMIN,
-        "Give a reservation that has not started another host",
+        "Replace a host of a reservation that has not started",
         "POST /holdfast/v1/leases/{lease_id}/reservations/{reservation_id}/replace-host",
     ),
     _rule(
         "holdfast:lease:acknowledge",
         MEMBER,
-        "Say that it was seen that a lease got something else",
+        "Acknowledge that repair changed the resources of a lease",
         "POST /holdfast/v1/leases/{lease_id}/acknowledge",
     ),
     _rule(
         "holdfast:repair:plan",
         ADMIN,
-        "See what a repair would do, also if more hosts failed",
+        "Preview repair and recovery, also for further host failures",
         "POST /holdfast/v1/repair/plan",
         "POST /holdfast/v1/what-if",
     ),
     _rule(
         "holdfast:repair:run",
         ADMIN,
-        "Repair now, or approve what is held",
+        "Repair now, or approve a held repair",
         "POST /holdfast/v1/repair",
     ),
     _rule(
         "holdfast:host:list",
         ADMIN,
-        "See how hosts stand, and what monitors see of them",
+        "List host status and the reports of monitors",
         "GET /holdfast/v1/hosts",
         "GET /holdfast/v1/hosts/health",
         "GET /holdfast/v1/hosts/{host}/health",
@@ -213,48 +223,48 @@ RULES = [
     _rule(
         "holdfast:host:samples",
         ADMIN,
-        "Look at the numbers of a host and its guests, and have its agent send them",
+        "Read live metrics of a host and its guests, and request new samples",
         "GET /holdfast/v1/hosts/{host}/samples",
         "POST /holdfast/v1/hosts/{host}/samples",
     ),
     _rule(
         "holdfast:host:expected",
         AGENT,
-        "Ask what should run on a host; agents, on their own",
+        "List the servers expected on a host; agents: their own host",
         "GET /holdfast/v1/hosts/{host}/expected",
     ),
     _rule(
         "holdfast:monitor:list",
         ADMIN,
-        "See which monitors there are, and by which HA matrix they judge",
+        "List host monitors and show the HA matrix",
         "GET /holdfast/v1/monitors",
         "GET /holdfast/v1/matrix",
     ),
-    _rule("holdfast:agent:list", ADMIN, "See which agents live", "GET /holdfast/v1/agents"),
+    _rule("holdfast:agent:list", ADMIN, "List agents and their state", "GET /holdfast/v1/agents"),
     _rule(
         "holdfast:agent:report",
         AGENT,
-        "Say that the agent of a host lives; agents, of their own",
+        "Send the heartbeat of an agent; agents: their own host",
         "PUT /holdfast/v1/agents/{host}",
     ),
     _rule(
         "holdfast:agent:samples",
         AGENT,
-        "Send live metrics of a host; agents, of their own host",
+        "Send live metrics of a host; agents: their own host",
         "PUT /holdfast/v1/agents/{host}/samples",
     ),
     _rule(
         "holdfast:agent:rules",
         AGENT,
-        "Read the alarm rules that hold for a host; agents, for their own",
+        "Read the merged alarm rules of a host; agents: their own host",
         "GET /holdfast/v1/agents/{host}/alarm-rules",
     ),
     _rule("holdfast:alarm:list", READER, "List alarms", f"GET {_ALARMS}"),
-    _rule("holdfast:alarm:show", READER, "Look at an alarm", f"GET {_ALARMS}/{{alarm_id}}"),
+    _rule("holdfast:alarm:show", READER, "Show an alarm", f"GET {_ALARMS}/{{alarm_id}}"),
     _rule(
         "holdfast:alarm:answer",
-        MEMBER,
-        "Take care of an alarm, mute it, or end it",
+        ADMIN,  # operators write all alarm rules: an owner must not switch off an alarm about him
+        "Acknowledge, mute or end an alarm",
         f"POST {_ALARMS}/{{alarm_id}}/ack",
         f"POST {_ALARMS}/{{alarm_id}}/mute",
         f"POST {_ALARMS}/{{alarm_id}}/end",
@@ -263,20 +273,20 @@ RULES = [
     _rule(
         "holdfast:alarm_rules:show",
         ADMIN,
-        "Look at alarm rules, and at what they were",
+        "Show a document of alarm rules and earlier versions",
         f"GET {_ALARM_RULES}/{{rules_name}}",
         f"GET {_ALARM_RULES}/{{rules_name}}/history",
     ),
     _rule(
         "holdfast:alarm_rules:preview",
         ADMIN,
-        "See what alarm rules would have made of the last hour",
+        "Preview alarm rules on the samples of the last hour",
         "POST /holdfast/v1/alarm-rules-preview",
     ),
     _rule(
         "holdfast:alarm_rules:update",
         ADMIN,
-        "Change alarm rules, go back, take them away",
+        "Create, update, roll back or delete alarm rules",
         f"PUT {_ALARM_RULES}/{{rules_name}}",
         f"POST {_ALARM_RULES}/{{rules_name}}/rollback",
         f"DELETE {_ALARM_RULES}/{{rules_name}}",
@@ -284,50 +294,50 @@ RULES = [
     _rule(
         "holdfast:failover:list",
         ADMIN,
-        "See what segments keep free for the case that hosts fail",
+        "List spare hosts per segment",
         "GET /holdfast/v1/failover",
     ),
     _rule(
         "holdfast:failover:update",
         ADMIN,
-        "Say how many hosts a segment keeps free",
+        "Set the number of spare hosts of a segment",
         "PUT /holdfast/v1/failover/{segment_id}",
     ),
     _rule("holdfast:incident:list", ADMIN, "List incidents", f"GET {_INCIDENTS}"),
     _rule(
         "holdfast:incident:show",
         ADMIN,
-        "Look at an incident, and read its story",
+        "Show an incident and its timeline",
         f"GET {_INCIDENTS}/{{incident_id}}",
         f"GET {_INCIDENTS}/{{incident_id}}/explanation",
     ),
     _rule(
         "holdfast:incident:retry",
         ADMIN,
-        "Try again what failed or was aborted",
+        "Retry a failed or aborted recovery",
         f"POST {_INCIDENTS}/{{incident_id}}/retry",
     ),
     _rule(
         "holdfast:incident:abort",
         ADMIN,
-        "Begin nothing more for an incident",
+        "Abort the recovery of an incident",
         f"POST {_INCIDENTS}/{{incident_id}}/abort",
     ),
     _rule(
         "holdfast:incident:confirm-off",
         ADMIN,
-        "Say that a host is off: its servers are started elsewhere on that word",
+        "Confirm that a host is off: recovery evacuates its servers without a fence",
         f"POST {_INCIDENTS}/{{incident_id}}/confirm-off",
     ),
     _rule(
         "holdfast:incident:approve",
         ADMIN,
-        "Say that so much did fail: what is held for that goes on",
+        "Approve a mass failure: recovery held by the mass-failure guard continues",
         "POST /holdfast/v1/approvals",
     ),
-    _rule("holdfast:pause:list", ADMIN, "See where recovery is paused", "GET /holdfast/v1/pauses"),
+    _rule("holdfast:pause:list", ADMIN, "List pauses of recovery", "GET /holdfast/v1/pauses"),
     _rule("holdfast:pause:create", ADMIN, "Pause recovery", "POST /holdfast/v1/pauses"),
-    _rule("holdfast:pause:delete", ADMIN, "Let recovery go on", "DELETE /holdfast/v1/pauses"),
+    _rule("holdfast:pause:delete", ADMIN, "Resume recovery", "DELETE /holdfast/v1/pauses"),
     _rule(
         "holdfast:maintenance:list",
         ADMIN,
@@ -337,7 +347,7 @@ RULES = [
     _rule(
         "holdfast:maintenance:create",
         ADMIN,
-        "Leave alone what fails in a maintenance window",
+        "Create a maintenance window: failures within start no recovery",
         "POST /holdfast/v1/maintenance-windows",
     ),
     _rule(
@@ -350,14 +360,14 @@ RULES = [
     _rule(
         "holdfast:audit:list",
         READER,
-        "Read what was decided about the things of one's project; admins, about all",
+        "List audit entries of the own project; admins: of all projects",
         "GET /holdfast/v1/audit",
     ),
-    _rule("holdfast:sim:show", ADMIN, "Look at the simulated cloud", "GET /holdfast/v1/sim"),
+    _rule("holdfast:sim:show", ADMIN, "Show the simulated cloud", "GET /holdfast/v1/sim"),
     _rule(
         "holdfast:sim:change",
         ADMIN,
-        "Break and repair the simulated cloud",
+        "Inject faults into the simulated cloud, and end them",
         "PUT /holdfast/v1/sim/settings",
         "POST /holdfast/v1/sim/hosts/{name}/fail",
         "POST /holdfast/v1/sim/hosts/{name}/recover",
@@ -375,7 +385,7 @@ def list_rules() -> list[Any]:
 
 #: oslo.policy raises these for a file that is not YAML, holds no rules, or cannot be read.
 _BROKEN = (ValueError, TypeError, AttributeError, cfg.Error, OSError)
-_LOOK_AGAIN_S = 1.0
+_RELOAD_EVERY_S = 1.0
 
 
 class Policy:
@@ -410,7 +420,7 @@ class Policy:
     def _allows(self, rule: str, target: dict[str, Any], credentials: dict[str, Any]) -> bool:
         whole = tokens.without_monitor_role(tokens.without_agent_role(credentials))
         with self._lock:  # a reload clears the rules before it loads the new ones
-            if self._clock.monotonic() >= self._look_again:
+            if self._clock.monotonic() >= self._reload_at:
                 try:
                     self._load()
                 except _BROKEN as error:
@@ -418,7 +428,7 @@ class Policy:
             return bool(self._enforcer.authorize(rule, target, whole))
 
     def _load(self) -> None:
-        self._look_again = self._clock.monotonic() + _LOOK_AGAIN_S
+        self._reload_at = self._clock.monotonic() + _RELOAD_EVERY_S
         self._enforcer.use_conf = True
         try:
             self._enforcer.load_rules()

@@ -2,9 +2,11 @@
 """Request, Response and Route of API handlers; parsing and validation of bodies and queries."""
 
 import contextlib
+import itertools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,13 +18,13 @@ from oslo_config import cfg
 
 from holdfast.api.concurrency import ConcurrencyLimiter, JsonCache, SingleFlight
 from holdfast.db import Store
-from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError, InvalidInput, TooLarge
 from holdfast.ports.fence import UNKNOWN
-from holdfast.ports.manager import Manager
+from holdfast.ports.manager import Caller, Manager
 from holdfast.runtime.clock import Clock
 
 EXPORTING = "others read an export just now, which takes a thread each: try again"
+LARGE_BODIES = "other large bodies are being read just now, which takes memory: try again"
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,21 @@ class Services:
     exports: ConcurrencyLimiter = field(
         default_factory=lambda: ConcurrencyLimiter(2, 0, 0.0, EXPORTING)
     )
+    large_bodies: ConcurrencyLimiter = field(
+        default_factory=lambda: ConcurrencyLimiter(2, 6, 10.0, LARGE_BODIES)
+    )
+
+    def room_for(self, req: falcon.Request) -> contextlib.AbstractContextManager[None]:
+        """Hold one of the places for large bodies while a request with such a body is handled.
+
+        The embedded server knows the length of every body. Under another server (gunicorn) a
+        chunked body has no length, and takes a place like a large body.
+        """
+        length = req.content_length
+        unknown = length is None and bool(req.get_header("Transfer-Encoding"))
+        if unknown or (length or 0) > LARGE_BYTES:
+            return self.large_bodies.turn(req.remote_addr)
+        return contextlib.nullcontext()
 
 
 @dataclass(frozen=True)
@@ -114,6 +131,7 @@ class Route:
     needs: Sequence[str] = ()  # required query parameters
     reply: Mapping[str, Any] | None = None  # schema of the response, for the OpenAPI document
     status: int = 200
+    also: Sequence[int] = ()  # other successful statuses with the same reply, for example 200
     max_body: int = 0  # body limit in bytes, if above [api] max_body
     page: bool = False  # a console page: session cookie and CSRF token, see `api.login`
 
@@ -123,6 +141,12 @@ class Route:
 
 
 MAX_DEPTH = 32
+#: Largest number of values in a body. Each costs up to 64 bytes of memory, also an empty object.
+MAX_VALUES = 100_000
+#: Bodies above this size take turns.
+LARGE_BYTES = 1024 * 1024
+#: Longest text of a form field or query parameter, except fields that hold whole documents.
+MAX_FIELD = 16_384
 _BEYOND = 2**63
 _UNKEEPABLE = re.compile("[\x00\ud800-\udfff]")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
@@ -144,6 +168,12 @@ def read(req: falcon.Request, limit: int) -> Any:
     found = data(req, limit)
     if not found.strip():
         return {}
+    # a page of another site can send a body without a type; scripts often do
+    if req.content_type is None and (req.get_header("Origin") or req.get_header("Sec-Fetch-Site")):
+        raise Malformed("Content-Type is missing; send application/json")
+    # an upper bound: commas and brackets inside texts count too
+    if sum(found.count(sign) for sign in (b",", b"[", b"{")) > MAX_VALUES:
+        raise TooLarge(f"the body has more than {MAX_VALUES} values")
     try:
         value = _loads(found)
     except (ValueError, RecursionError) as error:
@@ -181,13 +211,6 @@ def _loads(data: str | bytes) -> Any:
     )
 
 
-def drain(req: falcon.Request, limit: int) -> None:
-    """Read the rest of a chunked body, because the next request follows on the connection."""
-    if req.env.get("wsgi.input_terminated"):
-        with contextlib.suppress(OSError, ValueError):
-            req.stream.read(limit + 1)
-
-
 def _stream(req: falcon.Request) -> Any:
     """Return the body stream. A chunked body has no length; the WSGI server marks the end."""
     return req.stream if req.env.get("wsgi.input_terminated") else req.bounded_stream
@@ -214,27 +237,43 @@ def _finite(text: str) -> float:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"the field {twice[:100]!r} is there twice")
     return found
 
 
-def clean(value: Any, where: str, depth: int = 0) -> None:
+def clean(value: Any, where: str) -> None:
     """Refuse values that the database cannot store, and nesting deeper than MAX_DEPTH."""
-    if depth > MAX_DEPTH:
-        raise InvalidInput(f"{_short(where) or 'body'}: nested deeper than {MAX_DEPTH}")
-    if isinstance(value, str):
-        check_text(value, where or "body")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            check_text(key, where or "body")
-            clean(item, f"{where}.{key}" if where else key, depth + 1)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            clean(item, f"{where}.{index}", depth + 1)
-    elif isinstance(value, int) and not -_BEYOND <= value < _BEYOND:
-        raise InvalidInput(f"{_short(where) or 'body'}: the number has more than 64 bits")
+    _clean([(where, value)], [])
+
+
+def _clean(items: Iterable[tuple[str | int, Any]], path: Sequence[str | int]) -> None:
+    """Check keys and values; the keys of the path are joined only for a refusal."""
+    if len(path) > MAX_DEPTH + 1:
+        raise InvalidInput(f"{_joined(path)}: nested deeper than {MAX_DEPTH}")
+    for key, value in items:
+        if isinstance(key, str) and _UNKEEPABLE.search(key):
+            check_text(key, _joined(path))
+        if isinstance(value, str):
+            if _UNKEEPABLE.search(value):
+                check_text(value, _joined([*path, key]))
+        elif isinstance(value, dict):
+            _clean(value.items(), [*path, key])
+        elif isinstance(value, list):
+            _clean(enumerate(value), [*path, key])
+        elif isinstance(value, int) and not -_BEYOND <= value < _BEYOND:
+            raise InvalidInput(f"{_joined([*path, key])}: the number has more than 64 bits")
+
+
+def _joined(path: Sequence[Any]) -> str:
+    return _short(".".join(map(str, path)).removeprefix(".")) or "body"
+
+
+def check_field(text: str, where: str, longest: int = MAX_FIELD) -> None:
+    """Refuse a form field or query parameter that is too long or cannot be stored."""
+    if len(text) > longest:
+        raise InvalidInput(f"{_short(where)}: longer than {longest} characters")
+    check_text(text, where)
 
 
 def check_text(text: str, where: str) -> None:
@@ -244,12 +283,27 @@ def check_text(text: str, where: str) -> None:
         )
 
 
+#: Most errors that are compared for the one to name: each costs some 30 microseconds.
+_MOST_ERRORS = 20
+
+
+def _is_integer(_checker: object, value: object) -> bool:
+    """Tell whether the value is an int: 0.0 is none, as databases do not cast the text."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
+    jsonschema.Draft202012Validator,
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer),
+)
+
+
 class Schema:
     """A compiled JSON schema. Methods return the valid value; InvalidInput names the field."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = schema
-        self._validator = jsonschema.Draft202012Validator(schema)
+        self._validator = _Validator(schema)
 
     def body(self, value: Any) -> Any:
         if not isinstance(value, dict):
@@ -257,7 +311,8 @@ class Schema:
         missing = sorted(set(self._schema.get("required", ())) - value.keys())
         if missing:
             raise InvalidInput(f"Missing parameter {', '.join(missing)}")
-        error = jsonschema.exceptions.best_match(self._validator.iter_errors(value))
+        errors = itertools.islice(self._validator.iter_errors(value), _MOST_ERRORS)
+        error = jsonschema.exceptions.best_match(errors)
         if error is not None:
             raise InvalidInput(_sentence(error))
         return value

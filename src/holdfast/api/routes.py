@@ -33,93 +33,112 @@ from holdfast.metrics import history
 
 R, H = "/reservation/v1", "/holdfast/v1"
 HA = "/instance-ha/v1"
+_OBJECT = {"type": "object"}
 
 # fmt: off
 ROUTES: Sequence[Route] = (
     # version documents: public
     Route("GET", "/reservation", versions.reservation_root, None, "Versions", status=300),
     Route("GET", "/reservation/versions", versions.reservation_root, None, "Versions", status=300),
-    Route("GET", R, versions.reservation_v1, None, "Reservation v1"),
+    Route("GET", R, versions.reservation_v1, None, "Reservation v1",
+          reply=one("version", _OBJECT)),
     Route("GET", "/instance-ha", versions.instance_ha_root, None, "Versions"),
-    Route("GET", HA, versions.instance_ha_v1, None, "Instance HA v1"),
+    Route("GET", HA, versions.instance_ha_v1, None, "Instance HA v1",
+          reply=one("version", _OBJECT)),
     Route("GET", "/instance-ha/healthcheck", health.healthcheck, None, "Liveness probe"),
     Route("GET", "/instance-ha/{other}", versions.instance_ha_choices, None, "Versions",
           status=300),
     Route("GET", "/holdfast", versions.holdfast_root, None, "Versions"),
     Route("GET", H, versions.holdfast_v1, None, "Holdfast v1",
-          reply=one("version", {"type": "object"})),
+          reply=one("version", _OBJECT)),
 
     # reservation v1
-    Route("GET", f"{R}/leases", leases.index, "reservation:lease:list", "List leases"),
+    Route("GET", f"{R}/leases", leases.index, "reservation:lease:list", "List leases",
+          reply=many("leases", _OBJECT)),
     Route("POST", f"{R}/leases", leases.create, "reservation:lease:create", "Create a lease",
-          schema=leases.CREATE, status=201),
-    Route("GET", f"{R}/leases/{{lease_id}}", leases.show, "reservation:lease:show", "Show a lease"),
+          schema=leases.CREATE, status=201, also=(200,), reply=one("lease", _OBJECT)),
+    Route("GET", f"{R}/leases/{{lease_id}}", leases.show, "reservation:lease:show", "Show a lease",
+          reply=one("lease", _OBJECT)),
     Route("PUT", f"{R}/leases/{{lease_id}}", leases.update, "reservation:lease:update",
-          "Update a lease", schema=leases.UPDATE),
+          "Update a lease", schema=leases.UPDATE, reply=one("lease", _OBJECT)),
     Route("DELETE", f"{R}/leases/{{lease_id}}", leases.delete, "reservation:lease:delete",
           "Delete a lease", status=204),
-    Route("GET", f"{R}/os-hosts", hosts.index, "reservation:host:list", "List hosts"),
+    Route("GET", f"{R}/os-hosts", hosts.index, "reservation:host:list", "List hosts",
+          reply=many("hosts", _OBJECT)),
     Route("POST", f"{R}/os-hosts", hosts.create, "reservation:host:create", "Enrol a host",
-          schema=hosts.ENROL, status=201),
+          schema=hosts.ENROL, status=201, reply=one("host", _OBJECT)),
     Route("GET", f"{R}/os-hosts/allocations", hosts.allocations, "reservation:host:allocations",
-          "List which reservation holds which host, and when"),
+          "List which reservation holds which host, and when",
+          reply=many("allocations", _OBJECT)),
     Route("GET", f"{R}/os-hosts/properties", hosts.properties, "reservation:property:list",
-          "List properties"),
+          "List properties", reply=many("resource_properties", _OBJECT)),
     Route("PATCH", f"{R}/os-hosts/properties/{{name}}", hosts.set_property,
           "reservation:property:update", "Make a property private", schema=hosts.PROPERTY),
-    Route("GET", f"{R}/os-hosts/{{host_id}}", hosts.show, "reservation:host:show", "Show a host"),
+    Route("GET", f"{R}/os-hosts/{{host_id}}", hosts.show, "reservation:host:show", "Show a host",
+          reply=one("host", _OBJECT)),
     Route("PUT", f"{R}/os-hosts/{{host_id}}", hosts.update, "reservation:host:update",
-          "Set and unset extra capabilities", schema=hosts.DESCRIBE),
+          "Set and unset extra capabilities", schema=hosts.DESCRIBE, reply=one("host", _OBJECT)),
     Route("DELETE", f"{R}/os-hosts/{{host_id}}", hosts.delete, "reservation:host:delete",
           "Withdraw a host", status=204),
     Route("GET", f"{R}/os-hosts/{{host_id}}/allocation", hosts.allocation,
-          "reservation:host:allocations", "List the reservations of a host"),
+          "reservation:host:allocations", "List the reservations of a host",
+          reply=one("allocation", _OBJECT)),
     Route("GET", f"{R}/floatingips", floatingips.index, "reservation:floatingip:list",
-          "List floating IPs"),
+          "List floating IPs", reply=many("floatingips", _OBJECT)),
     Route("POST", f"{R}/floatingips", floatingips.create, "reservation:floatingip:create",
-          "Enrol a floating IP", schema=floatingips.ENROL, status=201),
+          "Enrol a floating IP", schema=floatingips.ENROL, status=201,
+          reply=one("floatingip", _OBJECT)),
     Route("GET", f"{R}/floatingips/{{floatingip_id}}", floatingips.show,
-          "reservation:floatingip:show", "Show a floating IP"),
+          "reservation:floatingip:show", "Show a floating IP",
+          reply=one("floatingip", _OBJECT)),
     Route("DELETE", f"{R}/floatingips/{{floatingip_id}}", floatingips.delete,
           "reservation:floatingip:delete", "Withdraw a floating IP", status=204),
 
     # instance HA v1; each route also exists as /instance-ha/v1/PROJECT/…
     Route("GET", f"{HA}/extensions", extensions.index, "instance_ha:extension:list",
-          "List the parts of this contract"),
+          "List the parts of this contract", reply=many("extensions", _OBJECT)),
     Route("GET", f"{HA}/extensions/{{alias}}", extensions.show, "instance_ha:extension:show",
-          "Show a part of this contract"),
-    Route("GET", f"{HA}/segments", segments.index, "instance_ha:segment:list", "List segments"),
+          "Show a part of this contract", reply=one("extension", _OBJECT)),
+    Route("GET", f"{HA}/segments", segments.index, "instance_ha:segment:list", "List segments",
+          reply=many("segments", _OBJECT)),
     Route("POST", f"{HA}/segments", segments.create, "instance_ha:segment:create",
-          "Create a segment", schema=segments.CREATE, status=201),
+          "Create a segment", schema=segments.CREATE, status=201,
+          reply=one("segment", _OBJECT)),
     Route("GET", f"{HA}/segments/{{segment_id}}", segments.show, "instance_ha:segment:show",
-          "Show a segment"),
+          "Show a segment", reply=one("segment", _OBJECT)),
     Route("PUT", f"{HA}/segments/{{segment_id}}", segments.update, "instance_ha:segment:update",
-          "Change a segment", schema=segments.UPDATE),
+          "Change a segment", schema=segments.UPDATE, reply=one("segment", _OBJECT)),
     Route("DELETE", f"{HA}/segments/{{segment_id}}", segments.delete, "instance_ha:segment:delete",
           "Delete a segment", status=204),
     Route("GET", f"{HA}/segments/{{segment_id}}/hosts", segment_hosts.list_hosts,
-          "instance_ha:host:list", "List the hosts of a segment"),
+          "instance_ha:host:list", "List the hosts of a segment",
+          reply=many("hosts", _OBJECT)),
     Route("POST", f"{HA}/segments/{{segment_id}}/hosts", segment_hosts.create_host,
           "instance_ha:host:create", "Add a host to a segment", schema=segment_hosts.HOST_CREATE,
-          status=201),
+          status=201, reply=one("host", _OBJECT)),
     Route("GET", f"{HA}/segments/{{segment_id}}/hosts/{{host_id}}", segment_hosts.show_host,
-          "instance_ha:host:show", "Show a host of a segment"),
+          "instance_ha:host:show", "Show a host of a segment",
+          reply=one("host", _OBJECT)),
     Route("PUT", f"{HA}/segments/{{segment_id}}/hosts/{{host_id}}", segment_hosts.update_host,
           "instance_ha:host:update", "Change a host of a segment",
-          schema=segment_hosts.HOST_UPDATE),
+          schema=segment_hosts.HOST_UPDATE, reply=one("host", _OBJECT)),
     Route("DELETE", f"{HA}/segments/{{segment_id}}/hosts/{{host_id}}", segment_hosts.delete_host,
           "instance_ha:host:delete", "Remove a host from a segment", status=204),
     Route("GET", f"{HA}/notifications", notifications.index, "instance_ha:notification:list",
-          "List notifications"),
+          "List notifications", reply=many("notifications", _OBJECT)),
     Route("POST", f"{HA}/notifications", notifications.create, "instance_ha:notification:create",
-          "Report a failure", schema=notifications.CREATE, status=202),
+          "Report a failure", schema=notifications.CREATE, status=202,
+          reply=one("notification", _OBJECT)),
     Route("GET", f"{HA}/notifications/{{notification_id}}", notifications.show,
-          "instance_ha:notification:show", "Show a notification and the progress of its recovery"),
+          "instance_ha:notification:show", "Show a notification and the progress of its recovery",
+          reply=one("notification", _OBJECT)),
     Route("GET", f"{HA}/notifications/{{notification_id}}/vmoves", notifications.list_vmoves,
-          "instance_ha:vmove:list", "List servers moved off a failed host"),
+          "instance_ha:vmove:list", "List servers moved off a failed host",
+          reply=many("vmoves", _OBJECT)),
     Route("GET", f"{HA}/notifications/{{notification_id}}/vmoves/{{vmove_id}}",
           notifications.show_vmove,
-          "instance_ha:vmove:show", "Show a server moved off a failed host"),
+          "instance_ha:vmove:show", "Show a server moved off a failed host",
+          reply=one("vmove", _OBJECT)),
 
     # Holdfast v1
     Route("GET", f"{H}/availability", availability.show, "holdfast:availability:show",
@@ -279,10 +298,10 @@ ROUTES: Sequence[Route] = (
     Route("GET", f"{H}/errors/{{code}}", errors.show, None, "Show the meaning of an error code",
           query={}, reply=one("error", errors.VIEW)),
     Route("GET", f"{H}/sim", sim.show, "holdfast:sim:show", "Show the simulated cloud",
-          query={}, reply=one("sim", {"type": "object"})),
+          query={}, reply=one("sim", _OBJECT)),
     Route("PUT", f"{H}/sim/settings", sim.change, "holdfast:sim:change",
           "Change latency and faults of the simulated cloud", schema=sim.SETTINGS,
-          reply=one("settings", {"type": "object"})),
+          reply=one("settings", _OBJECT)),
     Route("POST", f"{H}/sim/hosts/{{name}}/fail", sim.fail_host, "holdfast:sim:change",
           "Cut the power of a simulated host", status=202, reply=sim.SAID),
     Route("POST", f"{H}/sim/hosts/{{name}}/recover", sim.recover_host, "holdfast:sim:change",
@@ -299,10 +318,16 @@ ROUTES: Sequence[Route] = (
 
 def table(metrics: Metrics) -> Sequence[Route]:
     """Every route of this process."""
-
-    def show(_ask: Request) -> Response:
-        return Response(versions.document(routes))
-
-    document = Route("GET", f"{H}/openapi.json", show, None, "Show the OpenAPI document")
-    routes = (*ROUTES, *health.routes(metrics), document)
+    routes = [*ROUTES, *health.routes(metrics)]
+    routes += [_document(contract, routes) for contract in versions.CONTRACTS]
     return routes
+
+
+def _document(contract: versions.Contract, routes: Sequence[Route]) -> Route:
+    def show(request: Request) -> Response:
+        login = request.services.conf.auth_strategy
+        return Response(versions.document(contract, routes, login))
+
+    # the API removes the suffix .json from paths of the other two contracts
+    name = "openapi.json" if contract.prefix == H else "openapi"
+    return Route("GET", f"{contract.prefix}/{name}", show, None, "Show the OpenAPI document")

@@ -20,9 +20,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, Forbidden, InvalidInput, Unauthorized, Unavailable
 from holdfast.model.host import normalise, same
+from holdfast.ports.manager import Caller
 
 if TYPE_CHECKING:
     from holdfast.api.request import Request

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""API versions: microversion header, version documents, OpenAPI document of /holdfast/v1.
+"""API versions: microversion header, version documents, OpenAPI documents of the three contracts.
 
 The middleware negotiates `OpenStack-API-Version: <service> X.Y`. Each contract has its own service
 type and version range; the middleware ignores headers for other services.
@@ -16,6 +16,7 @@ import falcon
 import holdfast
 from holdfast.api.request import Request, Response, Route
 from holdfast.model.errors import HoldfastError
+from holdfast.model.observation import AGENT_HEADER
 
 HEADER = "OpenStack-API-Version"
 Version = tuple[int, int]
@@ -169,10 +170,11 @@ def holdfast_v1(request: Request) -> Response:
     return Response({"version": {**_entry(request, _contract("holdfast")), "links": links}})
 
 
-# The OpenAPI document of /holdfast/v1, made from the route table and the validation schemas.
+# The OpenAPI documents, made from the route table and the validation schemas.
 
 
-_ERROR = {
+_TEXT = {"type": "string"}
+_OWN_ERROR = {
     "type": "object",
     "required": ["errors"],
     "properties": {
@@ -182,11 +184,11 @@ _ERROR = {
                 "type": "object",
                 "required": ["code", "status", "title", "detail"],
                 "properties": {
-                    "request_id": {"type": "string"},
-                    "code": {"type": "string"},
+                    "request_id": _TEXT,
+                    "code": _TEXT,
                     "status": {"type": "integer"},
-                    "title": {"type": "string"},
-                    "detail": {"type": "string"},
+                    "title": _TEXT,
+                    "detail": _TEXT,
                     "details": {"type": "object"},
                     "links": {"type": "array", "items": {"type": "object"}},
                 },
@@ -194,6 +196,52 @@ _ERROR = {
         }
     },
 }
+_RESERVATION_ERROR = {
+    "type": "object",
+    "required": ["error_message"],
+    "properties": {
+        "error": {"type": "integer"},
+        "error_code": {"type": "integer"},
+        "error_name": {"type": ["integer", "string"]},
+        "error_message": _TEXT,
+        "details": {"type": "object"},
+    },
+    "additionalProperties": False,
+}
+_INSTANCE_HA_ERROR = {
+    "type": "object",
+    "minProperties": 1,
+    "maxProperties": 1,
+    "additionalProperties": {
+        "type": "object",
+        "required": ["code", "message"],
+        "properties": {"code": {"type": "integer"}, "message": _TEXT},
+        "additionalProperties": False,
+    },
+}
+#: Error schema by service type; `errors.body_for` writes the bodies.
+_ERRORS = {
+    "reservation": _RESERVATION_ERROR,
+    "instance-ha": _INSTANCE_HA_ERROR,
+    "holdfast": _OWN_ERROR,
+}
+_SCHEMES = {
+    "basic": {"type": "http", "scheme": "basic", "description": "auth_strategy = http_basic"},
+    "token": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Auth-Token",
+        "description": "auth_strategy = keystone: a token of Keystone",
+    },
+    "agent": {
+        "type": "apiKey",
+        "in": "header",
+        "name": AGENT_HEADER,
+        "description": "The token of an agent or host monitor; `holdfast agent token` prints it",
+    },
+}
+#: Security scheme by `auth_strategy`; noauth asks for nothing.
+_ASKED_BY = {"http_basic": "basic", "keystone": "token"}
 
 
 def one(name: str, schema: Any) -> dict[str, Any]:
@@ -205,30 +253,39 @@ def many(name: str, schema: Any) -> dict[str, Any]:
     return one(name, {"type": "array", "items": schema})
 
 
-def document(routes: Sequence[Route]) -> dict[str, Any]:
+def document(contract: Contract, routes: Sequence[Route], login: str) -> dict[str, Any]:
+    """Return the OpenAPI document of a contract, on a server with this `auth_strategy`."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        if f"{route.path}/".startswith("/holdfast/v1/"):
-            paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        if f"{route.path}/".startswith(f"{contract.prefix}/"):
+            operation = _operation(contract, route)
+            if route.rule is None:
+                operation["security"] = []
+            paths.setdefault(route.path, {})[route.method.lower()] = operation
+    asked = _ASKED_BY.get(login)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Holdfast", "version": holdfast.__version__},
+        "info": {"title": f"Holdfast: {contract.service}", "version": holdfast.__version__},
+        "security": [{asked: []}, {"agent": []}] if asked else [],
         "paths": paths,
-        "components": {"schemas": {"Error": _ERROR}},
+        "components": {
+            "schemas": {"Error": _ERRORS[contract.service]},
+            "securitySchemes": _SCHEMES,
+        },
     }
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _operation(contract: Contract, route: Route) -> dict[str, Any]:
     said: dict[str, Any] = {
         "summary": route.summary,
-        "operationId": _operation_id(route),
+        "operationId": _operation_id(contract, route),
         "responses": {
-            str(route.status): _content("As asked", route.reply or {"type": "object"}),
+            **{str(status): _as_asked(route) for status in (route.status, *route.also)},
             "default": _content("Refused", {"$ref": "#/components/schemas/Error"}),
         },
     }
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        {"name": name, "in": "path", "required": True, "schema": _TEXT}
         for name in re.findall(r"{(\w+)}", route.path)
     ] + [
         {"name": name, "in": "query", "required": name in route.needs, "schema": schema}
@@ -244,10 +301,16 @@ def _operation(route: Route) -> dict[str, Any]:
     return said
 
 
-def _operation_id(route: Route) -> str:
+def _operation_id(contract: Contract, route: Route) -> str:
     """Return a function name for generated clients, for example `get_observations`."""
-    words = re.findall(r"\w+", route.path.removeprefix("/holdfast/v1"))
+    words = re.findall(r"\w+", route.path.removeprefix(contract.prefix))
     return "_".join([route.method.lower(), *(words or ["version"])])
+
+
+def _as_asked(route: Route) -> dict[str, Any]:
+    if route.status == 204:
+        return {"description": "Done; without a body"}
+    return _content("As asked", route.reply or {"type": "object"})
 
 
 def _content(description: str, schema: Any) -> dict[str, Any]:

@@ -68,6 +68,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: For this long after the host's boot, heartbeats list the guests that run on the host.
 BOOTED_LATELY_S = 1800.0
 MOST_RUNNING = 4096
+#: Note of the outbox with the boot id and the guests that ran before that boot.
+BOOT_NOTE = "boot"
 
 
 class Alarming:
@@ -90,6 +92,7 @@ class Alarming:
         settings = conf.metrics
         self._agent = agent
         self._outbox = outbox
+        self._boot = boot_of(outbox, BOOT_ID.read_text().strip(), agent.ran_before)
         self._groups = list(settings.groups)
         self._started_at = clock.now().isoformat()
         self.rule_manager = RuleManager(Engine(RuleSet(), self._groups), outbox, clock)
@@ -117,8 +120,9 @@ class Alarming:
         waiting, parked = self._outbox.counts()
         view = self._agent.view()
         alive = sorted(uuid for uuid, track in view.tracks.items() if track.life in ALIVE)
+        running = alive if view.was_read and not (view.deaf or view.stuck) else None
         return {
-            **_boot(alive if view.was_read and not (view.deaf or view.stuck) else None),
+            **_lately(self._boot, running),
             "started_at": self._started_at,
             "program": __version__,
             "groups": self._groups,
@@ -129,13 +133,26 @@ class Alarming:
         }
 
 
-def _boot(running: list[str] | None) -> dict[str, Any]:
-    """Return the host's boot id, and the running guests if the boot was recent."""
-    said: dict[str, Any] = {"boot_id": BOOT_ID.read_text().strip()}
-    is_late = time.clock_gettime(time.CLOCK_BOOTTIME) > BOOTED_LATELY_S
-    if running is None or is_late or len(running) > MOST_RUNNING:
-        return said
-    return {**said, "running": running}
+def _lately(boot: Mapping[str, Any], running: list[str] | None) -> dict[str, Any]:
+    """Return the boot id; after a recent boot also the guests before the boot and now."""
+    if time.clock_gettime(time.CLOCK_BOOTTIME) > BOOTED_LATELY_S:
+        return {"boot_id": boot["boot_id"]}
+    is_known = running is not None and len(running) <= MOST_RUNNING
+    return {**boot, **({"running": running} if is_known else {})}
+
+
+def boot_of(outbox: Outbox, boot_id: str, ran: Sequence[str]) -> Mapping[str, Any]:
+    """Return the host's boot id and the guests that ran before this boot.
+
+    `ran`: the guests that ran when an earlier agent process last wrote. The outbox keeps the list
+    of the first agent process after the boot.
+    """
+    known = outbox.note(BOOT_NOTE)
+    if known is not None and known["boot_id"] == boot_id:
+        return dict(known)
+    boot = {"boot_id": boot_id, "ran": list(ran)[:MOST_RUNNING]}
+    outbox.put((), {BOOT_NOTE: boot})
+    return boot
 
 
 # Hang detection: the agent handles hang events like events of the hypervisor.
@@ -200,21 +217,21 @@ class HangPart:
             self._agent.heard(event)
 
     def look_at_processors(self) -> None:
-        known = self._running()
-        vcpus = self._vcpus.read() if known else ()
+        running = self._running()
+        vcpus = self._vcpus.read() if running else ()
         at, now = self._clock.now(), self._clock.monotonic()
-        for event in self._stalls.check(vcpus, known, at, now):
+        for event in self._stalls.check(vcpus, running, at, now):
             self._agent.heard(event)
 
-    def _said(self, what: str) -> tuple[dict[str, str], dict[str, str]]:
+    def _said(self, sign: str) -> tuple[dict[str, str], dict[str, str]]:
         """Return guests with an open hang fault, reported and not yet reported (names by uuid).
 
         The faults come from the previous agent process.
         """
-        name = cause(Symptom(HANG, what))
-        tracks = [track for track in self._agent.view().tracks.values() if name in track.troubles]
-        told = {track.uuid: track.name for track in tracks if track.troubles[name].told}
-        return told, {track.uuid: track.name for track in tracks if track.uuid not in told}
+        name = cause(Symptom(HANG, sign))
+        tracks = [track for track in self._agent.view().tracks.values() if name in track.faults]
+        reported = {track.uuid: track.name for track in tracks if track.faults[name].reported}
+        return reported, {track.uuid: track.name for track in tracks if track.uuid not in reported}
 
     def _running(self) -> Mapping[str, str]:
         """Return the running guests of this agent's hypervisor; the machine may run others too."""
@@ -228,15 +245,15 @@ class HangPart:
 def build_sinks(settings: cfg.ConfigOpts, clock: Clock) -> Sequence[Sink]:
     """Build and start the sinks of [metric_sinks]; the default is none."""
     try:
-        found: list[SinkWorker | Prometheus] = [
+        sinks: list[SinkWorker | Prometheus] = [
             *_pushing(settings, clock),
             *_asked(settings, clock),
         ]
     except HoldfastError as error:
         raise BadSetup(f"[metric_sinks] {error.message}") from error
-    for one in found:
-        one.start()
-    return found
+    for sink in sinks:
+        sink.start()
+    return sinks
 
 
 def _pushing(settings: cfg.ConfigOpts, clock: Clock) -> Iterator[SinkWorker]:
@@ -264,12 +281,11 @@ def _outlets(settings: cfg.ConfigOpts) -> Iterator[tuple[Outlet, Sequence[str], 
 
         yield Graphite(*address(settings.graphite, 2003), names), fields, interval_s
     if settings.ceilometer:
-        from holdfast.metrics.sinks import ceilometer
+        from holdfast.metrics.sinks.udp import CEILOMETER_FIELDS, CEILOMETER_PORT, Ceilometer
 
-        outlet = ceilometer.Ceilometer(
-            *address(settings.ceilometer, ceilometer.PORT), settings.telemetry_secret
-        )
-        wanted = settings.ceilometer_fields or ceilometer.FIELDS
+        where = address(settings.ceilometer, CEILOMETER_PORT)
+        outlet = Ceilometer(*where, settings.telemetry_secret)
+        wanted = settings.ceilometer_fields or CEILOMETER_FIELDS
         yield outlet, wanted, settings.ceilometer_interval_s
     if settings.log:
         from holdfast.metrics.sinks.udp import LogLines
@@ -318,13 +334,13 @@ class Measuring:
         limits = Limits(memory_bytes=settings.plugins_memory_mib * MIB)
         self.runner = PluginRunner(limits, self.news)
         self._plugins = PluginManager(self.runner, settings.plugins_file, clock)
-        tell, turns = (alarms.notify, alarms.turns) if alarms else (None, None)
-        standing = alarms.standing if alarms else tuple
-        stages = Stages(self.runner, self.news, alarms, tell, sinks)
+        notify, scheduler = (alarms.notify, alarms.scheduler) if alarms else (None, None)
+        open_alarms = alarms.raised if alarms else tuple
+        stages = Stages(self.runner, self.news, alarms, notify, sinks)
         collector = Collector(host, measures, clock)
-        self.part = MetricsPart(collector, settings.interval_s, clock, stages, turns)
+        self.part = MetricsPart(collector, settings.interval_s, clock, stages, scheduler)
         admin.add(self._plugins.commands())
-        admin.add(MetricsCommands(lambda: self.part.last, clock, standing, sinks).commands())
+        admin.add(MetricsCommands(lambda: self.part.last, clock, open_alarms, sinks).commands())
 
     def start(self) -> None:
         self._measures.start()
@@ -346,8 +362,8 @@ class Losses:
 
     def said(self) -> dict[str, Any]:
         troubles: dict[str, str] = {}
-        for one in self._measured:
-            troubles |= one.part.troubles()
+        for metrics in self._measured:
+            troubles |= metrics.part.failures()
         return {"troubles": troubles, "alarms_lost": self._alarms.lost}
 
 
@@ -427,8 +443,8 @@ class AgentPart:
         self.admin.add(alarming.commands())
         measured = measuring(conf, self._agent.host, self.admin, clock, alarming.alarms, [recent])
         losses = Losses(alarming.alarms, measured).said
-        asked = GuestCommands(self._agent, self._outbox, tap, clock, about, losses)
-        self.admin.add(asked.commands())
+        guest_commands = GuestCommands(self._agent, self._outbox, tap, clock, about, losses)
+        self.admin.add(guest_commands.commands())
         self._parts: list[Part] = [self._sender, self._agent]
         self._parts += [HangPart(settings, self._agent, clock), alarming, *measured]
         if settings.socket:
@@ -490,8 +506,8 @@ def services(names: Sequence[str]) -> Sequence[Service]:
 def watch_services(settings: cfg.ConfigOpts, outbox: Outbox, clock: Clock) -> ProcessWatch:
     """Build the service watch; restarts by the previous agent process count."""
 
-    def keep(said: Mapping[str, Any]) -> None:
-        outbox.put((), {SERVICES: said})
+    def keep(note: Mapping[str, Any]) -> None:
+        outbox.put((), {SERVICES: note})
 
     file = ServicesFile(settings.services_file)
     watch = ProcessWatch(LinuxProcesses(), services(settings.services), file, keep)

@@ -110,6 +110,7 @@ class Daemon:
 
 def main(name: str, parts: Callable[[cfg.ConfigOpts], Sequence[Part]]) -> int:
     """Run a program: load the configuration, build and run the parts, return the exit code."""
+    os.umask(0o077)  # log and outbox hold names of projects and guests
     try:
         conf = configuration.load(sys.argv[1:])
         configuration.set_up_logging(conf, name)

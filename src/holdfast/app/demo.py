@@ -19,9 +19,9 @@ from holdfast.db.agents import SampleStore
 from holdfast.drivers.sim import metrics
 from holdfast.drivers.sim.simulator import Simulator
 from holdfast.metrics import history
-from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, NotEnoughHosts
-from holdfast.ports.manager import NewLease, NewReservation
+from holdfast.model.lease import NewLease, NewReservation
+from holdfast.ports.manager import Caller
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.threads import PeriodicTask
 

@@ -20,8 +20,7 @@ from holdfast.client.reports import HoldfastReports, InstanceHaReports
 from holdfast.conf import hostmonitor
 from holdfast.conf.hostmonitor import INSTANCE_HA
 from holdfast.hostmonitor.matrix import InvalidMatrix
-from holdfast.hostmonitor.monitor import HostMonitor, MatrixFile
-from holdfast.hostmonitor.network import NetworkWatch
+from holdfast.hostmonitor.monitor import HostMonitor, MatrixFile, NetworkWatch
 from holdfast.model.errors import DriverError, HoldfastError
 from holdfast.ports.membership import Membership
 from holdfast.ports.reports import Reports
@@ -123,9 +122,9 @@ def register_own(store: "Store", name: str) -> None:
     does not vote any more.
     """
     _now, listed = store.monitors.listed(registered=True)
-    for one in listed:
-        if one.registration and one.registration.by == UP and one.observer != name:
-            store.monitors.unregister(one.observer)
+    for monitor in listed:
+        if monitor.registration and monitor.registration.by == UP and monitor.observer != name:
+            store.monitors.unregister(monitor.observer)
     store.monitors.register(name, UP)
 
 
@@ -142,8 +141,8 @@ class InHouse:
         self._wake()
 
     def view(self, observer: str, body: Mapping[str, Any]) -> None:
-        said = dict(body)
-        self._store.monitors.put(observer, datetime.fromisoformat(said.pop("at")), said)
+        view = dict(body)
+        self._store.monitors.put(observer, datetime.fromisoformat(view.pop("at")), view)
 
 
 def reports(conf: cfg.ConfigOpts) -> Reports:

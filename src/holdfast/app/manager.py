@@ -15,7 +15,7 @@ from holdfast.db import Store
 from holdfast.drivers.fence import connect as connect_fence
 from holdfast.drivers.publishers import connect
 from holdfast.hoststatus import poll
-from holdfast.hoststatus.plugins.guests import GuestNews
+from holdfast.hoststatus.plugins.guests import GuestReportWriter
 from holdfast.hoststatus.plugins.usage import UsageMonitor
 from holdfast.hoststatus.poll import HostWatch, Watch
 from holdfast.hoststatus.push import Connect, Monitors, report
@@ -24,7 +24,7 @@ from holdfast.model.errors import DriverError, HoldfastError
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.fence import Fence
 from holdfast.ports.metrics import Snapshot
-from holdfast.ports.publishers import ALARMS, INSTANCE_HA, NEWS, Sink, heard_by
+from holdfast.ports.publishers import ALARMS, INSTANCE_HA, NEWS, Sink, sinks_for
 from holdfast.ports.recovery import Repair
 from holdfast.ports.reports import Notices
 from holdfast.ports.reports import Tally as NoticeTally
@@ -51,16 +51,16 @@ class Watching:
         new_id: Callable[[], str],
         wake: Callable[[], None],
     ) -> None:
-        settings, standings = core.conf.monitors, core.store.standings
-        tally = MonitorMetrics(core.metrics.registry, core.clock, standings.by_state)
+        settings, host_statuses = core.conf.monitors, core.store.host_status
+        tally = MonitorMetrics(core.metrics.registry, core.clock, host_statuses.by_state)
         plugins, broken = poll.load(core.conf)
         report(plugins, broken, settings.enabled, tally)
-        self.hosts = HostWatch(standings, settings, repair=repair, wake=wake)
-        guests = GuestNews(core.store.observations, new_id, wake)
+        self.hosts = HostWatch(host_statuses, settings, repair=repair, wake=wake)
+        guests = GuestReportWriter(core.store.observations, new_id, wake)
         watch = Watch(self.hosts, plugins, tally, core.clock, guests=guests.write)
-        self.kinds: dict[str, Kind] = poll.kinds(watch, cloud, settings, standings.now)
+        self.kinds: dict[str, Kind] = poll.kinds(watch, cloud, settings, host_statuses.now)
         listener = _listener(core, poll.topics(plugins))
-        self.part = Monitors(watch, standings, settings, listener, wake)
+        self.part = Monitors(watch, host_statuses, settings, listener, wake)
 
 
 def _listener(core: "Core", topics: list[str]) -> Connect | None:
@@ -144,8 +144,8 @@ def own_steps() -> Mapping[str, OwnStep]:
     def failed(_manager: Any, entry: Any, error: BaseException) -> None:
         raise BadSetup(f"recovery step {entry.name} cannot be loaded: {error}") from error
 
-    found: Any = extension.ExtensionManager(STEPS, on_load_failure_callback=failed)
-    return {item.name: item.plugin for item in found}
+    extensions: Any = extension.ExtensionManager(STEPS, on_load_failure_callback=failed)
+    return {item.name: item.plugin for item in extensions}
 
 
 def speak(conf: cfg.ConfigOpts, clock: Clock, store: Store) -> Sequence[Sink]:
@@ -158,9 +158,9 @@ def speak(conf: cfg.ConfigOpts, clock: Clock, store: Store) -> Sequence[Sink]:
     except DriverError as error:
         raise BadSetup(error.message) from error
     store.database.publisher = IncidentPublisher(
-        people=heard_by(sinks, NEWS),
-        programs=heard_by(sinks, INSTANCE_HA),
-        boards=heard_by(sinks, ALARMS),
+        people=sinks_for(sinks, NEWS),
+        programs=sinks_for(sinks, INSTANCE_HA),
+        boards=sinks_for(sinks, ALARMS),
         host=socket.gethostname(),
     )
     return sinks

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Composition root: builds core, manager and API of a process from the configuration."""
 
-import errno
 import functools
 import gc
 import logging
@@ -11,19 +10,22 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from oslo_config import cfg
 from stevedore import driver, extension
 
+from holdfast import console
 from holdfast.api import app, health
 from holdfast.api.auth import is_loopback
 from holdfast.api.health import Metrics
 from holdfast.api.request import Route, Services
 from holdfast.api.reservation_v1 import leases as lease_api
+from holdfast.api.routes import ROUTES
 from holdfast.app.daemon import BadSetup
+from holdfast.app.http_server import BodyLimit, Server
 from holdfast.app.manager import Recovering, Watching, fence, speak
 from holdfast.console.live import Feed
 from holdfast.db import Store
@@ -35,12 +37,12 @@ from holdfast.leases import aggregates, auto_lease, hosts, lifecycle, policy, re
 from holdfast.leases.booking import Leases
 from holdfast.leases.commands import Commands
 from holdfast.leases.events import Announcer
-from holdfast.leases.floatingips import FloatingIps
 from holdfast.leases.hosts import Hosts
 from holdfast.leases.lifecycle import LeaseContext
 from holdfast.leases.policy import Enforcement
 from holdfast.leases.repair import Repairs
 from holdfast.leases.resources.base import Resource
+from holdfast.leases.resources.floatingip import FloatingIps
 from holdfast.model.errors import DriverError, HoldfastError
 from holdfast.model.operation import Operation
 from holdfast.ports.cloud import Cloud
@@ -49,6 +51,7 @@ from holdfast.ports.manager import Manager
 from holdfast.ports.publishers import Sink
 from holdfast.recovery.expected import ExpectedOnHosts, SegmentHosts
 from holdfast.runtime.clock import Clock, SystemClock
+from holdfast.runtime.threads import start_call
 
 LOG = logging.getLogger(__name__)
 
@@ -85,12 +88,12 @@ class Core:
 
 def connect_cloud(conf: cfg.ConfigOpts, clock: Clock) -> Cloud:
     try:
-        found: Any = driver.DriverManager("holdfast.cloud", conf.cloud.driver)
+        manager: Any = driver.DriverManager("holdfast.cloud", conf.cloud.driver)
     except Exception as error:  # stevedore raises what the plugin's import raised
         raise BadSetup(
             f"[cloud] driver = {conf.cloud.driver}: cannot be loaded: {error}"
         ) from error
-    cloud: Cloud = found.driver(conf, clock)
+    cloud: Cloud = manager.driver(conf, clock)
     return cloud
 
 
@@ -100,15 +103,15 @@ def resources() -> Mapping[str, Resource]:
     def failed(_manager: Any, entry: Any, error: BaseException) -> None:
         raise BadSetup(f"resource type {entry.name} cannot be loaded: {error}") from error
 
-    found: Any = extension.ExtensionManager(
+    extensions: Any = extension.ExtensionManager(
         "holdfast.resources", invoke_on_load=True, on_load_failure_callback=failed
     )
-    return {item.obj.type: item.obj for item in found}
+    return {item.obj.type: item.obj for item in extensions}
 
 
 def enforcement(core: Core) -> Enforcement:
     try:
-        return policy.load(core.conf, lambda: core.store.ledger.stock().hosts)
+        return policy.load(core.conf, lambda: core.store.ledger.capacity().hosts)
     except DriverError as error:
         raise BadSetup(error.message) from error
 
@@ -127,18 +130,8 @@ class ManagerPart:
         self._core = core
         self.cloud = cloud
         self._calls = ThreadPoolExecutor(conf.cloud.parallel_calls, thread_name_prefix="call")
-        ledger, operations = core.store.ledger, core.store.operations
         self._announcer = Announcer(core.speak(), lease_api.view, conf.publishers, core.clock)
-        context = LeaseContext(
-            ledger=ledger,
-            cloud=cloud,
-            calls=self._calls,
-            resources=resources(),
-            settings=conf.reservation,
-            freepool=conf.cloud.freepool,
-            announcer=self._announcer,
-            enforcement=enforcement(core),
-        )
+        context = self._lease_context()
         leases = Leases(context, core.clock, new_id)
         its_hosts = Hosts(context, new_id, conf.region)
         repairs = Repairs(context, conf.reservation, conf.mass_failure, its_hosts, new_id)
@@ -151,10 +144,33 @@ class ManagerPart:
             wake=self._wake,
             announce=core.store.database.publisher.incident,
         )
-        self.runner = Runner(
-            operations,
-            self._kinds(context, leases, repairs),
-            core.clock,
+        self.runner = self._new_runner(self._kinds(context, leases, repairs))
+        self.loop = Loop(core.store.operations, self.runner, core.clock, conf.manager)
+        self.commands = self._new_commands(leases, its_hosts, repairs)
+        self._serve_rpc = serve_rpc
+        self._stopped = threading.Event()
+        self._getting_ready: Future[None] | None = None
+        self._rpc: Any = None
+
+    def _lease_context(self) -> LeaseContext:
+        conf = self._core.conf
+        return LeaseContext(
+            ledger=self._core.store.ledger,
+            cloud=self.cloud,
+            calls=self._calls,
+            resources=resources(),
+            settings=conf.reservation,
+            freepool=conf.cloud.freepool,
+            announcer=self._announcer,
+            enforcement=enforcement(self._core),
+        )
+
+    def _new_runner(self, kinds: Mapping[str, Kind]) -> Runner:
+        conf = self._core.conf
+        return Runner(
+            self._core.store.operations,
+            kinds,
+            self._core.clock,
             owner=self.name,
             patience=conf.manager,
             workers=conf.manager.workers,
@@ -164,26 +180,24 @@ class ManagerPart:
                 conf.cloud.call_timeout_s + 5,
                 self.recovering.fence.call_timeout_s + 5,
             ),
-            heard=core.metrics.ended,
+            on_ended=self._core.metrics.ended,
         )
-        self.loop = Loop(operations, self.runner, core.clock, conf.manager)
-        self.commands = Commands(
+
+    def _new_commands(self, leases: Leases, its_hosts: Hosts, repairs: Repairs) -> Commands:
+        conf, store = self._core.conf, self._core.store
+        return Commands(
             leases,
             its_hosts,
-            FloatingIps(ledger, cloud),
+            FloatingIps(store.ledger, self.cloud),
             repairs,
-            operations,
-            core.clock,
+            store.operations,
+            self._core.clock,
             name=self.name,
             wake=self.loop.wake,
             patience_s=lambda: min(10.0, conf.rpc_timeout * 0.7),
-            know_host=SegmentHosts(core.store.segments, cloud, conf.region).know,
-            expected=ExpectedOnHosts(core.store.incidents, cloud),
+            know_host=SegmentHosts(store.segments, self.cloud, conf.region).know,
+            expected=ExpectedOnHosts(store.incidents, self.cloud),
         )
-        self._serve_rpc = serve_rpc
-        self._stopped = threading.Event()
-        self._getting_ready = threading.Thread(target=self._ready, name="ready", daemon=True)
-        self._rpc: Any = None
 
     def _kinds(self, context: LeaseContext, leases: Leases, repairs: Repairs) -> Mapping[str, Kind]:
         """Return all kinds of durable jobs of a manager."""
@@ -206,7 +220,7 @@ class ManagerPart:
     def start(self) -> None:
         # Many threads that mostly wait: a thread that holds a lock must not wait 5 ms to run.
         sys.setswitchinterval(0.0005)
-        self._getting_ready.start()
+        self._getting_ready = start_call("ready", self._ready)
         self.loop.start()
         self.watching.part.start()
         if self._serve_rpc:
@@ -232,7 +246,7 @@ class ManagerPart:
                 for chore in (
                     repair.REPAIR,
                     aggregates.RECONCILE,
-                    aggregates.TELL,
+                    aggregates.RESYNC,
                     hosts.REFRESH,
                     auto_lease.SWEEP,
                     retention.TIDY,
@@ -240,16 +254,19 @@ class ManagerPart:
                 ):
                     store.operations.ensure(never_ending(chore, now))
                 began = self._core.clock.monotonic()
-                stock = store.ledger.stock()
-                stock.lay_out()  # imports numpy too, so that no request waits for it
+                snapshot = store.ledger.capacity()
+                snapshot.lay_out()  # imports numpy too, so that no request waits for it
                 gc.collect()
                 gc.freeze()  # most objects stay: each garbage collection of them takes 0.1 s
                 took = self._core.clock.monotonic() - began
-                LOG.info("%s hosts and their leases read in %.1f s", len(stock.hosts), took)
+                LOG.info("%s hosts and their leases read in %.1f s", len(snapshot.hosts), took)
                 return
             except HoldfastError as error:
                 LOG.warning("getting ready: %s", error.message)
                 self._core.clock.wait(self._stopped, 1.0)
+            except Exception:  # the top of the thread
+                LOG.exception("getting ready: unforeseen")
+                return
 
     def stop(self) -> None:
         self._stopped.set()
@@ -257,55 +274,30 @@ class ManagerPart:
             self._rpc.stop()
         self.watching.part.stop()
         self.loop.stop()
-        if self._getting_ready.is_alive():
-            self._getting_ready.join()
+        if self._getting_ready is not None:
+            wait([self._getting_ready])
         self._announcer.close()
         self._calls.shutdown(wait=True)
         self.cloud.close()
         LOG.info("manager %s stopped", self.name)
 
 
-class Server:
-    """The cheroot HTTP server, on threads."""
+def http_server(conf: cfg.ConfigOpts, application: Any, port: int = 0) -> Server:
+    """Return the server of the API, by default on the port of [api]."""
+    threads = conf.api.threads + conf.console.streams
+    return Server(conf.api.host, port or conf.api.port, application, threads, _body_limit(conf))
 
-    def __init__(self, host: str, port: int, application: Any, threads: int) -> None:
-        from cheroot import wsgi
 
-        self._server = wsgi.Server(
-            (host, port),
-            application,
-            numthreads=threads,
-            server_name="holdfast",
-            request_queue_size=128,
-            timeout=30,
-            shutdown_timeout=5,
-        )
-        # cheroot reads this much before the API's own limit applies (one chunk of a chunked body).
-        self._server.max_request_body_size = 16 * 1024 * 1024
-        self._server.max_request_header_size = 64 * 1024  # includes the request line
-        self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
+def _body_limit(conf: cfg.ConfigOpts) -> BodyLimit:
+    """Return the body limit of a connection; the API applies the limit of the route later."""
+    largest = max(route.max_body for route in (*ROUTES, *console.ROUTES))
 
-    def bind(self) -> None:
-        """Bind the address before any other part starts; BadSetup if the bind fails."""
-        try:
-            self._server.prepare()
-        except OSError as error:
-            host, port = self._server.bind_addr[:2]
-            why = "it is in use" if f"[Errno {errno.EADDRINUSE}]" in str(error) else str(error)
-            raise BadSetup(
-                f"cannot listen on {host}:{port}: {why}; stop the other program or choose"
-                " another port"
-            ) from error
+    def limit(has_credentials: bool) -> int:
+        usual: int = conf.api.max_body
+        trusted = has_credentials or conf.auth_strategy == "noauth"
+        return max(usual, largest) if trusted else usual
 
-    def start(self) -> None:
-        if not self._server.ready:
-            self.bind()
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._server.stop()
-        if self._thread.is_alive():
-            self._thread.join()
+    return limit
 
 
 def api_services(
@@ -370,16 +362,35 @@ def check_auth(conf: cfg.ConfigOpts) -> None:
             raise BadSetup(f"[auth] {name}: {path} cannot be read, and http_basic needs it")
 
 
+def auth_warning(conf: cfg.ConfigOpts) -> str:
+    """Return a sentence about what `auth_strategy` leaves open; empty if nothing."""
+    host = conf.api.host
+    if conf.auth_strategy == "noauth":
+        return (
+            "auth_strategy is noauth: every user and program of this machine is an admin, and so is"
+            " everybody behind a proxy of this machine that adds no header"
+        )
+    is_https = conf.api.public_url.startswith("https:")
+    if conf.auth_strategy == "http_basic" and not is_loopback(host) and not is_https:
+        return (
+            f"auth_strategy is http_basic on {host} WITHOUT TLS: passwords cross the network in"
+            " clear. Put a TLS proxy in front and set [api] public_url to its https:// URL, or"
+            " listen on 127.0.0.1"
+        )
+    return ""
+
+
 def health_server(core: Core, manager: ManagerPart) -> Server | None:
     """Build the server of a manager without API for /livez, /readyz and /metrics."""
     conf = core.conf
     if not conf.manager.health_port:
         return None
     # The health check calls the manager through the broker: an unreachable manager is not ready.
-    remote = _rabbit().remote(conf, core.store.database.now)
+    remote = _rabbit().RemoteManager(conf, core.store.database.now)
     services = api_services(core, remote, loop_age_s=manager.loop.age_s)
     application_ = application(core, services, health.routes(core.metrics))
-    return Server(conf.manager.health_host, conf.manager.health_port, application_, threads=2)
+    host, port = conf.manager.health_host, conf.manager.health_port
+    return Server(host, port, application_, threads=2, body_limit=lambda _: conf.api.max_body)
 
 
 def need_broker(conf: cfg.ConfigOpts) -> None:
@@ -394,10 +405,10 @@ def check_schema(core: Core) -> None:
     """Refuse to start unless the database has the schema of this version (`holdfast db sync`)."""
     from holdfast.db import migrations
 
-    found, wanted = migrations.version(core.store.database), migrations.head()
-    if found != wanted:
+    current, wanted = migrations.version(core.store.database), migrations.head()
+    if current != wanted:
         raise BadSetup(
-            f"the database is at {found or 'nothing'} and this version needs {wanted}:"
+            f"the database is at {current or 'nothing'} and this version needs {wanted}:"
             " run `holdfast db sync` first"
         )
 
@@ -412,7 +423,7 @@ def api_application(conf: cfg.ConfigOpts) -> Api:
     """Build the API without a manager; the API reaches managers through the broker."""
     need_broker(conf)
     core = Core(conf)
-    remote = _rabbit().remote(conf, core.store.database.now)
+    remote = _rabbit().RemoteManager(conf, core.store.database.now)
 
     services = api_services(core, remote)
 

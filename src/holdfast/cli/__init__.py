@@ -161,13 +161,13 @@ class ListObjects(ListCommand):
         """Return the objects; `wanted` has the values of the filters, None without a value."""
         raise NotImplementedError
 
-    def row(self, found: dict[str, Any]) -> Mapping[str, Any]:
+    def row(self, item: dict[str, Any]) -> Mapping[str, Any]:
         """Return the values of a row by column; other values are ignored."""
-        return found
+        return item
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        found = self.fetch(parsed_args, values(self.filters, parsed_args))
-        return rows(self.columns, map(self.row, found))
+        items = self.fetch(parsed_args, values(self.filters, parsed_args))
+        return rows(self.columns, map(self.row, items))
 
 
 class ShowObject(ShowCommand):
@@ -213,25 +213,25 @@ class DeleteEach(ActOnEach):
 
     def act(self, ref: str, args: argparse.Namespace) -> str:
         resource = self.resource()
-        found = resource.find(ref)
-        resource.delete(found["id"])
-        what = f"{self.noun} {found[self.named]} ({found['id']})"
+        item = resource.find(ref)
+        resource.delete(item["id"])
+        title = f"{self.noun} {item[self.named]} ({item['id']})"
         try:
-            resource.show(found["id"])
+            resource.show(item["id"])
         except NotFound:
-            return f"{what} deleted"
+            return f"{title} deleted"
         except ClientError as error:  # the API has accepted the delete
-            self.app.LOG.debug("%s: %s", what, error)
-        return f"{what} is being deleted; `holdfast operation list` shows how far"
+            self.app.LOG.debug("%s: %s", title, error)
+        return f"{title} is being deleted; `holdfast operation list` shows how far"
 
 
 def values(arguments: Iterable[Argument], args: argparse.Namespace) -> dict[str, Any]:
     """Return the values of arguments by name; dates as the API writes them."""
-    given, now = vars(args), dates.now()
-    found = {argument.dest: given[argument.dest] for argument in arguments}
+    parsed, now = vars(args), dates.now()
+    chosen = {argument.dest: parsed[argument.dest] for argument in arguments}
     return {
         name: value.at(now).isoformat() if isinstance(value, dates.Date) else value
-        for name, value in found.items()
+        for name, value in chosen.items()
     }
 
 
@@ -350,10 +350,10 @@ _condition = typed(syntax.check)
 
 @typed
 def _wanted(text: str) -> dict[str, Any]:
-    found = syntax.parse(text)
-    if not isinstance(found.get("resource_type"), str):
+    reservation = syntax.parse(text)
+    if not isinstance(reservation.get("resource_type"), str):
         raise ValueError(f"{text!r} does not say of what: write TYPE,key=value,key=value")
-    return found
+    return reservation
 
 
 @typed

@@ -48,8 +48,8 @@ class List(ListObjects):
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         return self.client.audit.list(**wanted)
 
-    def row(self, found: Object) -> Object:
-        return {**found, "at": Moment(found["at"]), "sentence": Wrapped(found["sentence"])}
+    def row(self, line: Object) -> Object:
+        return {**line, "at": Moment(line["at"]), "sentence": Wrapped(line["sentence"])}
 
 
 class Export(Base):
@@ -115,8 +115,8 @@ class OperationList(ListObjects):
             subject = self.client.leases.find(subject)["id"]
         return self.client.operations.list(subject=subject, **wanted)
 
-    def row(self, found: Object) -> Object:
-        return {**found, "failures": found.get("attempts")}
+    def row(self, operation: Object) -> Object:
+        return {**operation, "failures": operation.get("attempts")}
 
 
 REPORTED = ("failed", "noted", "well", "alert", "raised", "again", "no_data", "cleared")
@@ -148,9 +148,14 @@ class ObservationList(ListObjects):
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         return self.client.observations.list(**wanted)
 
-    def row(self, found: Object) -> Object:
+    def row(self, observation: Object) -> Object:
         names = ("id", "observer", "subject", "kind", "state", "evidence")
-        since = datetime.fromisoformat(found["since"])
-        what = Observed(**{name: found[name] for name in names}, since=since).what
-        times = {name: Moment(found[name]) for name in ("since", "observed_at")}
-        return {**found, **times, "what": what, "incident_id": found["incident_id"] or ""}
+        since = datetime.fromisoformat(observation["since"])
+        what = Observed(**{name: observation[name] for name in names}, since=since).what
+        times = {name: Moment(observation[name]) for name in ("since", "observed_at")}
+        return {
+            **observation,
+            **times,
+            "what": what,
+            "incident_id": observation["incident_id"] or "",
+        }

@@ -78,9 +78,9 @@ class Version(ShowCommand):
 
         core = Core(configuration.load([], parsed_args.config))
         try:
-            found, wanted = migrations.version(core.store.database), migrations.head()
+            current, wanted = migrations.version(core.store.database), migrations.head()
         finally:
             core.close()
-        self.exit_code = 0 if found == wanted else 1
-        advice = "none" if found == wanted else "run `holdfast db sync`"
-        return ("database", "program", "to_do"), (found or "empty", wanted, advice)
+        self.exit_code = 0 if current == wanted else 1
+        advice = "none" if current == wanted else "run `holdfast db sync`"
+        return ("database", "program", "to_do"), (current or "empty", wanted, advice)

@@ -49,21 +49,21 @@ class Check(ListCommand):
         with _fences(conf) as fences:
             hosts = parsed_args.hosts or self._all(conf, fences)
             with ThreadPoolExecutor(PARALLEL) as pool:
-                found = list(pool.map(lambda host: read_power(fences, host), hosts))
-        self.exit_code = int(any(row["power"] not in (ON, OFF) for row in found))
-        return rows(("host", "driver", "device", "power", "took_s", "why"), found)
+                states = list(pool.map(lambda host: read_power(fences, host), hosts))
+        self.exit_code = int(any(row["power"] not in (ON, OFF) for row in states))
+        return rows(("host", "driver", "device", "power", "took_s", "why"), states)
 
     def _all(self, conf: cfg.ConfigOpts, fences: "Fences") -> Sequence[str]:
-        book = fences.book()
-        known = set(book.names())
+        device_file = fences.device_file()
+        hosts = set(device_file.names())
         try:
-            known |= set(_enrolled(conf))
+            hosts |= set(_enrolled(conf))
         except HoldfastError as error:
             self.app.LOG.warning("only what the file names: %s", error.message)
-        for device in book.devices:
-            if device.many and not any(device.covers(host) for host in known):
+        for device in device_file.devices:
+            if device.many and not any(device.covers(host) for host in hosts):
                 self.app.LOG.warning("%s fits no host that is known: name some", device.hosts)
-        return sorted(known)
+        return sorted(hosts)
 
 
 class Status(ShowCommand):
@@ -78,9 +78,9 @@ class Status(ShowCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         conf = configuration.load([], parsed_args.config)
         with _fences(conf) as fences:
-            found = read_power(fences, parsed_args.host)
-        self.exit_code = int(found["power"] not in (ON, OFF))
-        return one(found)
+            state = read_power(fences, parsed_args.host)
+        self.exit_code = int(state["power"] not in (ON, OFF))
+        return one(state)
 
 
 class Switch(Base):
@@ -111,9 +111,9 @@ class Switch(Base):
         with _fences(conf) as fences:
             device = fences.device(host)
             where = device.of(host).address or device.agent
-            what = f"{host} ({' '.join(filter(None, (device.driver, where)))})"
+            title = f"{host} ({' '.join(filter(None, (device.driver, where)))})"
             if not parsed_args.yes:
-                raise RuntimeError(f"{self.means.format(what)}; say --yes if you mean it")
+                raise RuntimeError(f"{self.means.format(title)}; say --yes if you mean it")
             began = clock.monotonic()
             self.switch(fences, host)
             state = self._read(fences, host)
@@ -123,7 +123,7 @@ class Switch(Base):
         took = clock.monotonic() - began
         if state != self.wanted:
             raise RuntimeError(
-                f"{what} took the order and reads {state} after {took:.0f} s: it is not proven to"
+                f"{title} took the order and reads {state} after {took:.0f} s: it is not proven to"
                 f" be {self.wanted}"
             )
         self.app.stdout.write(f"{host} is {self.wanted}, read back after {took:.1f} s\n")
@@ -216,4 +216,4 @@ def _enrolled(conf: cfg.ConfigOpts) -> Sequence[str]:
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
         return ()
     with contextlib.closing(Store(conf.database.connection, SystemClock())) as store:
-        return [host.name for host in store.standings.watched()]
+        return [host.name for host in store.host_status.watched()]

@@ -74,7 +74,7 @@ def warnings(said: Said) -> Iterator[str]:
     if said["stuck"]:
         yield f"the agent of {host} cannot go on: {said['stuck']}"
     if said["filters_problem"]:
-        yield f"the filter file is not in force, what was before it is: {said['filters_problem']}"
+        yield f"the filter file is not in force, the previous rules are: {said['filters_problem']}"
     yield from losses(said)
 
 
@@ -117,16 +117,16 @@ def why_nothing(said: Said) -> Iterator[str]:
 
 def _why_not(judged: Said) -> str:
     if not judged["sign"]:
-        return f"this means nothing for a guest that is {judged['life']}"
+        return f"this event has no effect on a guest in state {judged['life']}"
     if judged["told"]:
-        return f"it was told as {judged['told']} already, and that is not over"
+        return f"already reported as {judged['told']}, and not over"
     return f"{judged['sign']} is {_verdict(judged)}"
 
 
 def _verdict(said: Said) -> str:
     done = {"recover": "to be recovered", "report": "to be noted", "ignore": "ignored"}[said["do"]]
     later = f" after {said['after_s']:g} s" if said["after_s"] else ""
-    by = f" by {said['rule']}" if said["rule"] != "no rule" else ", for no rule speaks of it"
+    by = f" by {said['rule']}" if said["rule"] != "no rule" else ", because no rule matches"
     return f"{done}{later}{by}"
 
 
@@ -200,7 +200,7 @@ _TOLD = ("after_s", "guest", "state", "event", "detail", "reason", "disk", "rule
 
 
 #: The advice for a recording in a wrong encoding.
-RECORDING = "record it as lines of JSON"
+RECORDING = "print events and readings as lines of JSON"
 CONFIG = arg(
     "--config-file",
     "--config",
@@ -309,7 +309,7 @@ class Watch(Asking):
     def _show(self, item: Mapping[str, Any], asked: argparse.Namespace) -> None:
         if item["what"] == "missed":
             count = item["count"]
-            self.app.LOG.warning("%d things were missed here: they came faster than we read", count)
+            self.app.LOG.warning("%d events are missing here: this reader was too slow", count)
             return
         if item["what"] == "standing" and asked.guest and not item["record"]["guests"]:
             self.say(f"the agent knows no guest {asked.guest} yet")
@@ -348,8 +348,8 @@ class Simulate(Asking, ListCommand):
             help="an event as JSON, or a file with one to a line (- is stdin), as "
             "docs/concepts/guests.md says; time, uuid and name may be left out",
         ),
-        arg("--guest", metavar="NAME|UUID", help="to whom it happens"),
-        arg("--event", choices=KINDS, help="what kind of event"),
+        arg("--guest", metavar="NAME|UUID", help="guest of the event"),
+        arg("--event", choices=KINDS, help="kind of the event"),
         *DETAILS,
         either(
             arg("--dry-run", action="store_true", help="change nothing (the default)"),
@@ -379,8 +379,11 @@ class Simulate(Asking, ListCommand):
             what = "would be recovered" if one["state"] == "failed" else "would be noted"
             self.app.LOG.warning("%s %s", one["guest"], what)
         if not sys.stdin.isatty():
-            raise InvalidInput("Holdfast would act on this; say --yes if you mean it")
-        if input("Tell Holdfast, which acts on it? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise InvalidInput("Holdfast would act on this report; confirm with --yes")
+        if input("Send the report, so that Holdfast acts? [y/N] ").strip().lower() not in (
+            "y",
+            "yes",
+        ):
             raise InvalidInput("nothing was told")
 
 
@@ -424,7 +427,7 @@ def _records(asked: argparse.Namespace) -> list[Any]:
             raise InvalidInput("an event is described by options or by JSON, not by both")
         return [{"kind": asked.event, **given}]
     if not asked.record or given:
-        raise InvalidInput("say what happens: --event KIND, or an event as JSON")
+        raise InvalidInput("name the event: --event KIND, or an event as JSON")
     found = []
     for number, line in enumerate(_lines(asked.record), 1):
         try:
@@ -470,13 +473,13 @@ class Expect(ListCommand):
   holdfast guest expect --config-file /etc/holdfast/holdfast.conf --grace 0 -f json"""
     arguments = (
         CONFIG,
-        arg("--host", help="what the cloud calls this host; default: [agent] host"),
+        arg("--host", help="name of this host in the cloud; default: [agent] host"),
         arg(
             "--grace",
             metavar="SECONDS",
             type=float,
             default=GRACE_S,
-            help="what differs is looked at again so much later; 0: it is not (default: 5)",
+            help="seconds until differences are checked again; 0: no second check (default: 5)",
         ),
     )
 
@@ -488,7 +491,7 @@ class Expect(ListCommand):
         except Exception as error:  # the top level of a program
             if not isinstance(error, HoldfastError | ClientError | cfg.Error):
                 self.app.LOG.debug("unforeseen", exc_info=True)
-            self.app.LOG.error("it could not be found out: %s", error)
+            self.app.LOG.error("the comparison failed: %s", error)
             return NOT_ASKED
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
@@ -497,7 +500,7 @@ class Expect(ListCommand):
         found, last = compared(settings, host, parsed_args.grace)
         if not found:
             running = sum(guest.state == "running" for guest in last.guests)
-            self.say(f"nothing differs on {host}: {running} guests run, as they should")
+            self.say(f"nothing differs on {host}: {running} guests run as expected")
         self.exit_code = DIFFERS if found else 0
         guests = {guest.uuid: guest for guest in last.guests}
         return rows(_SHOWN, [_row(difference, guests) for difference in found])
@@ -561,7 +564,7 @@ class FiltersCheck(ListCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         filters = filters_of(parsed_args.file)
         if parsed_args.file:
-            self.tell(parsed_args, f"{parsed_args.file} can be used; of its rules the first counts")
+            self.tell(parsed_args, f"{parsed_args.file} is valid; the first matching rule counts")
         return rows(_RULE, [_rule(rule) for rule in filters.rules])
 
 
@@ -586,7 +589,7 @@ class FiltersTest(ListCommand):
         with reading(name, RECORDING), open(name, encoding="utf-8") as file:
             told = list(guest_store.replay(guest_store.read(file, name), filters))
         if not told:
-            self.say("nothing would be told: all of it is ordinary, or ignored by a rule")
+            self.say("no report: every event is ordinary, or a rule ignores it")
         return rows(_REPORTED, [_reported(at, guest_event) for at, guest_event in told])
 
 
@@ -656,9 +659,9 @@ def _service_row(service: Service) -> dict[str, Any]:
         "line": service.line,
         "name": service.name,
         "known_by": service.known_by,
-        "restart": f"{restart}{root}" if restart else "never: it is only watched",
+        "restart": f"{restart}{root}" if restart else "never: watched only",
         "tries": service.tries if service.restart else "",
         "patience_s": service.patience_s if service.restart else "",
         "stable_s": service.stable_s,
-        "missed": "if it ever ran" if service.if_seen else "always",
+        "missed": "if seen running before" if service.if_seen else "always",
     }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """holdfast host create | list | show | set | unset | delete | status | health, host allocation
-list, host property list | set"""
+list, host property list | set, holdfast floatingip list | show | create | delete"""
 
 import argparse
 import sys
@@ -25,8 +25,8 @@ from holdfast.cli import (
     pair,
     rows,
 )
+from holdfast.client.client import FloatingIps, Object, Objects
 from holdfast.client.client import Hosts as EnrolledHosts
-from holdfast.client.client import Object, Objects
 from holdfast.hostmonitor.matrix import ALERT, DOWN, NONE, UNDECIDED, UNKNOWN, UP, after
 
 COLUMNS = (
@@ -98,8 +98,8 @@ class Status(ListObjects):
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         return self.client.hosts.statuses(**wanted)
 
-    def row(self, found: Object) -> Object:
-        return {**found, "since": Moment(found["since"])}
+    def row(self, host: Object) -> Object:
+        return {**host, "since": Moment(host["since"])}
 
 
 class Set(ShowObject):
@@ -167,9 +167,9 @@ class AllocationList(ListObjects):
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Iterator[Object]:
         lease_id = self.client.leases.find(args.lease)["id"] if args.lease else None
-        found = self.client.hosts.allocations(lease_id=lease_id, **wanted)
+        allocations = self.client.hosts.allocations(lease_id=lease_id, **wanted)
         names = {str(host["id"]): host["hypervisor_hostname"] for host in self.client.hosts.list()}
-        for each in found:
+        for each in allocations:
             host = names.get(str(each["resource_id"])) or str(each["resource_id"])
             for reservation in each["reservations"]:
                 yield {**reservation, "host": host, "reservation_id": reservation["id"]}
@@ -262,11 +262,11 @@ class Sights(FormattableColumn[Any]):
     """The networks of a monitor: ●○● tenant blind since 2027-01-31 12:00:03: no leader"""
 
     def human_readable(self) -> str:
-        sees = {name: UP if one["sighted"] else DOWN for name, one in self._value.items()}
+        sees = {name: UP if sight["sighted"] else DOWN for name, sight in self._value.items()}
         blind = [
-            f"{name} blind since {Moment(one['since']).human_readable()}: {one['why']}"
-            for name, one in self._value.items()
-            if not one["sighted"]
+            f"{name} blind since {Moment(sight['since']).human_readable()}: {sight['why']}"
+            for name, sight in self._value.items()
+            if not sight["sighted"]
         ]
         return f"{dots(sees, signs())} " + ("\n".join(blind) or "sees all")
 
@@ -285,31 +285,31 @@ class Lasts(FormattableColumn[Any]):
         return "" if self._value is None else after(self._value)
 
 
-def explained(found: Mapping[str, Any]) -> Iterator[str]:
+def explained(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the explanation of a host's health, line by line."""
-    health = {name: seen["state"] for name, seen in found["networks"].items()}
-    yield f"host {found['host']}: {dots(health, signs())} {words(health)}"
+    health = {name: network["state"] for name, network in report["networks"].items()}
+    yield f"host {report['host']}: {dots(health, signs())} {words(health)}"
     width = max(map(len, health), default=0)
-    for name, seen in found["networks"].items():
-        yield f"  {name:<{width}}  {signs()[seen['state']]} {network_line(seen)}"
-    yield f"row: [{', '.join(health.values())}]: {found['sentence']}"
-    yield f"votes: {votes_line(found['votes'])}"
-    if found["status"]:
-        yield f"status: {status_line(found['status'])}"
-    yield f"so: {consequence(found)}"
+    for name, network in report["networks"].items():
+        yield f"  {name:<{width}}  {signs()[network['state']]} {network_line(network)}"
+    yield f"row: [{', '.join(health.values())}]: {report['sentence']}"
+    yield f"votes: {votes_line(report['votes'])}"
+    if report["status"]:
+        yield f"status: {status_line(report['status'])}"
+    yield f"so: {consequence(report)}"
 
 
-def network_line(seen: Mapping[str, Any]) -> str:
+def network_line(network: Mapping[str, Any]) -> str:
     """Format a network: down since 2027-01-31 12:00:03 UTC, say ctl-1 and ctl-2; up, says ctl-3"""
-    since = f" since {Moment(seen['since']).human_readable()} UTC" if seen["since"] else ""
-    who: dict[str, list[str]] = {seen["state"]: []}
-    for vote in seen["seen_by"]:
-        who.setdefault(vote["state"], []).append(vote["observer"])
-    said = []
-    for state, observers in who.items():
-        words = state + since * (state == seen["state"])
-        said.append(words + (f", {_say(observers)}" if observers else ", no monitor says more"))
-    return "; ".join(said)
+    since = f" since {Moment(network['since']).human_readable()} UTC" if network["since"] else ""
+    observers_by_state: dict[str, list[str]] = {network["state"]: []}
+    for vote in network["seen_by"]:
+        observers_by_state.setdefault(vote["state"], []).append(vote["observer"])
+    parts = []
+    for state, observers in observers_by_state.items():
+        words = state + since * (state == network["state"])
+        parts.append(words + (f", {_say(observers)}" if observers else ", no monitor says more"))
+    return "; ".join(parts)
 
 
 def votes_line(votes: Mapping[str, Any]) -> str:
@@ -318,13 +318,13 @@ def votes_line(votes: Mapping[str, Any]) -> str:
     2 that it failed (ctl-1, ctl-2), 1 against (ctl-3); it takes 1, and more than are against
     """
     sides = (("for", "that it failed"), ("against", "against"), ("abstain", "without an opinion"))
-    said = [
-        f"{len(votes[side])} {word} ({', '.join(votes[side])})"
-        for side, word in sides
+    parts = [
+        f"{len(votes[side])} {opinion} ({', '.join(votes[side])})"
+        for side, opinion in sides
         if votes[side]
     ]
     return (
-        f"{', '.join(said) or 'no monitor'}; it takes {votes['needed']}, and more than are against"
+        f"{', '.join(parts) or 'no monitor'}; it takes {votes['needed']}, and more than are against"
     )
 
 
@@ -334,23 +334,23 @@ def status_line(status: Mapping[str, Any]) -> str:
     return f"{status['state']}{since}{why}"
 
 
-def consequence(found: Mapping[str, Any]) -> str:
+def consequence(report: Mapping[str, Any]) -> str:
     """Return what Holdfast does about the host, or would do, and why."""
-    action, votes = found["action"], found["votes"]
+    action, votes = report["action"], report["votes"]
     yes, no, needed = len(votes["for"]), len(votes["against"]), votes["needed"]
-    if found["incident_id"]:
-        ref = found["incident_id"]
+    if report["incident_id"]:
+        ref = report["incident_id"]
         return f"it is being recovered; `holdfast incident explain {ref}` tells how"
     if action == UNDECIDED:
         return "nothing is done while what is unknown decides; unknown is neither up nor down"
     if action == NONE:
         return "nothing is done"
     if action == ALERT:
-        return f"people are told {after(found['for_s'])}; nothing is moved"
+        return f"people are told {after(report['for_s'])}; nothing is moved"
     if yes >= needed and yes > no:
         return "enough monitors say that it failed: an incident is opened, once for each failure"
     if not yes:
-        return f"it is recovered if this lasts: {after(found['for_s'])} monitors vote for it"
+        return f"it is recovered if this lasts: {after(report['for_s'])} monitors vote for it"
     if yes < needed:
         return f"nothing is done yet: {yes} of the {needed} votes that it takes"
     return f"nothing is done: {no} against {yes}; those who are against look at the same host"
@@ -394,23 +394,74 @@ class Health(ListCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         if parsed_args.host is None:
-            found = self.client.monitors.hosts(bad=parsed_args.bad)
-            return rows(HEALTH_COLUMNS, map(_row, found))
+            hosts = self.client.monitors.hosts(bad=parsed_args.bad)
+            return rows(HEALTH_COLUMNS, map(_row, hosts))
         if parsed_args.bad:
             self.parser.error("--bad picks hosts: leave it out, or the host")
-        one = self.client.monitors.host(parsed_args.host)
-        self.tell(parsed_args, f"host {one['host']}: {one['sentence']}")
-        return rows(OF_ONE, (_network(name, seen) for name, seen in one["networks"].items()))
+        host = self.client.monitors.host(parsed_args.host)
+        self.tell(parsed_args, f"host {host['host']}: {host['sentence']}")
+        return rows(OF_ONE, (_network(name, network) for name, network in host["networks"].items()))
 
 
-def _row(found: dict[str, Any]) -> dict[str, Any]:
-    return {**found, "health": Dots(found["health"]), "since": Moment(found["since"])}
+def _row(host: dict[str, Any]) -> dict[str, Any]:
+    return {**host, "health": Dots(host["health"]), "since": Moment(host["since"])}
 
 
-def _network(name: str, seen: dict[str, Any]) -> dict[str, Any]:
+def _network(name: str, network: dict[str, Any]) -> dict[str, Any]:
     return {
         "network": name,
-        "state": State(seen["state"]),
-        "since": Moment(seen["since"]),
-        "seen_by": SeenBy(seen["seen_by"]),
+        "state": State(network["state"]),
+        "since": Moment(network["since"]),
+        "seen_by": SeenBy(network["seen_by"]),
     }
+
+
+# Floating IPs available for leases
+
+
+class ListFloatingIps(ListObjects):
+    """List the floating IPs available for leases."""
+
+    example = "  holdfast floatingip list --sort-column floating_ip_address"
+    columns = ("id", "floating_ip_address", "floating_network_id", "reservable")
+
+    def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
+        return self.client.floatingips.list()
+
+
+class ShowFloatingIp(ShowObject):
+    """Show a floating IP."""
+
+    example = "  holdfast floatingip show 203.0.113.17"
+    arguments = (arg("ref", metavar="floatingip", help="address or id"),)
+
+    def fetch(self, ref: str, args: argparse.Namespace) -> Object:
+        return self.client.floatingips.find(ref)
+
+
+class CreateFloatingIp(ShowCommand):
+    """Let leases reserve a floating IP address.
+
+    The address must be in a subnet of the network, outside the allocation pools of the network.
+    """
+
+    example = "  holdfast floatingip create 9c5ad2b6-8f5e-4b8e-9a51-0b6f7d1f2a3b 203.0.113.17"
+    arguments = (
+        arg("network_id", help="the external network, by id"),
+        arg("address", help="the address"),
+    )
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args = parsed_args
+        return one(self.client.floatingips.create(args.network_id, args.address))
+
+
+class DeleteFloatingIp(DeleteEach):
+    """Remove floating IP addresses from reservation; fails for a reserved address."""
+
+    example = "  holdfast floatingip delete 203.0.113.17 203.0.113.18"
+    arguments = (arg("refs", nargs="+", metavar="floatingip", help="address or id"),)
+    noun, named = "floating IP", "floating_ip_address"
+
+    def resource(self) -> FloatingIps:
+        return self.client.floatingips

@@ -50,8 +50,8 @@ class Steps(Lines):
 
     def line(self, value: Any) -> str:
         at = f" {_clock(value['finished_at'])}" if value["finished_at"] else ""
-        said = f": {value['sentence']}" if value["sentence"] else ""
-        return f"{value['status']}{at} {value['name']}{said}"
+        sentence = f": {value['sentence']}" if value["sentence"] else ""
+        return f"{value['status']}{at} {value['name']}{sentence}"
 
 
 class Servers(Lines):
@@ -107,18 +107,18 @@ def counted(moves: dict[str, int]) -> str:
     total = sum(moves.values())
     if not total:
         return ""
-    said = f"{moves['succeeded']} of {total} moved"
-    for status, word in (("ongoing", "on the way"), ("failed", "failed"), ("ignored", "stay")):
+    text = f"{moves['succeeded']} of {total} moved"
+    for status, label in (("ongoing", "on the way"), ("failed", "failed"), ("ignored", "stay")):
         if moves[status]:
-            said += f", {moves[status]} {word}"
-    return said
+            text += f", {moves[status]} {label}"
+    return text
 
 
 def server_line(move: Object) -> str:
     way = f"{move['from']} -> {move['to']}" if move["to"] else move["from"]
     tries = f", {move['attempts']} attempts" if move["attempts"] > 1 else ""
-    said = f": {move['message']}" if move["message"] else ""
-    return f"{move['name']} {way} {move['status']}{tries}{said}"
+    message = f": {move['message']}" if move["message"] else ""
+    return f"{move['name']} {way} {move['status']}{tries}{message}"
 
 
 def screen(incident: Object, width: int, height: int) -> Sequence[str]:
@@ -139,9 +139,9 @@ def _screen(incident: Object) -> Iterator[str]:
     for step in incident["steps"]:
         at = _clock(step["finished_at"]) if step["finished_at"] else " " * 8
         yield f"  {_MARKS[step['status']]} {at} {step['name']:<10} {step['sentence']}".rstrip()
-    if said := counted(incident["moves"]):
-        yield f"  servers: {said}"
-    for move in sorted(incident["servers"], key=lambda one: _ORDER.index(one["status"])):
+    if moves := counted(incident["moves"]):
+        yield f"  servers: {moves}"
+    for move in sorted(incident["servers"], key=lambda server: _ORDER.index(server["status"])):
         yield f"    {server_line(move)}"
 
 
@@ -198,14 +198,14 @@ class List(ListObjects):
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         which = True if args.open else False if args.closed else None
-        found = self.client.incidents.list(open=which, **wanted)
+        incidents = self.client.incidents.list(open=which, **wanted)
         for pause in self.client.pauses.list():
             self.tell(args, paused_line(pause))
-        return found
+        return incidents
 
-    def row(self, found: Object) -> Object:
-        moves, sentence = Counts(found["moves"]), Wrapped(found["sentence"])
-        return {**found, "servers": moves, "sentence": sentence}
+    def row(self, incident: Object) -> Object:
+        moves, sentence = Counts(incident["moves"]), Wrapped(incident["sentence"])
+        return {**incident, "servers": moves, "sentence": sentence}
 
 
 class _Watching(Base):
@@ -269,11 +269,11 @@ class Show(_Watching, ShowCommand):
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        found = self.client.incidents.find(parsed_args.incident)
+        incident = self.client.incidents.find(parsed_args.incident)
         table = parsed_args.formatter == "table"
         if parsed_args.watch:  # JSON and other formats get no progress on stdout
-            found = self.follow(found, self.app.stdout if table else self.app.stderr)
-        return shown(found, everything=not table)
+            incident = self.follow(incident, self.app.stdout if table else self.app.stderr)
+        return shown(incident, everything=not table)
 
 
 class Watch(_Watching):
@@ -297,8 +297,8 @@ class Explain(Base):
     arguments = (INCIDENT_ID,)
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        found = self.client.incidents.find(parsed_args.incident)
-        self.app.stdout.write(self.client.incidents.explain(found["id"])["text"] + "\n")
+        incident = self.client.incidents.find(parsed_args.incident)
+        self.app.stdout.write(self.client.incidents.explain(incident["id"])["text"] + "\n")
 
 
 class _Order(ActOnEach):
@@ -312,8 +312,8 @@ class _Order(ActOnEach):
         raise NotImplementedError
 
     def act(self, ref: str, args: argparse.Namespace) -> str:
-        said = self.order(self.client.incidents.find(ref)["id"], args)
-        return f"incident {said['id']} is {said['status']}: {said['sentence']}"
+        incident = self.order(self.client.incidents.find(ref)["id"], args)
+        return f"incident {incident['id']} is {incident['status']}: {incident['sentence']}"
 
 
 class Retry(_Order):

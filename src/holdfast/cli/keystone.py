@@ -63,38 +63,38 @@ class Register(Base):
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        asked = parsed_args
-        urls = self._urls(asked)
+        args = parsed_args
+        urls = self._urls(args)
         env = dict(os.environ)
-        if asked.os_cloud:
-            env["OS_CLOUD"] = asked.os_cloud
+        if args.os_cloud:
+            env["OS_CLOUD"] = args.os_cloud
         if not auth.wanted(env):
             raise ClientError(
                 "there are no credentials for Keystone: set the OS_* variables of an"
                 " administrator, or name a cloud of clouds.yaml with --os-cloud"
             )
-        password = _password(asked.service_password_file)
+        password = _password(args.service_password_file)
         session: Any = auth.connect(env)
-        identity = Identity(session.session, dry_run=asked.dry_run, say=print)
-        region = catalog.choose_region(asked.region or session.region_name, identity)
+        identity = Identity(session.session, dry_run=args.dry_run, say=print)
+        region = catalog.choose_region(args.region or session.region_name, identity)
         plans = [catalog.read_catalog(kind, urls, region, identity) for kind in catalog.KINDS]
-        catalog.refuse_rivals(plans, region, replace=asked.replace)
+        catalog.refuse_rivals(plans, region, replace=args.replace)
         for kind, plan in zip(catalog.KINDS, plans, strict=True):
             catalog.enter(kind, plan, region, identity)
-        if asked.service_user:
-            catalog.add(self._user(asked, password), identity)
+        if args.service_user:
+            catalog.add(self._user(args, password), identity)
 
-    def _user(self, asked: argparse.Namespace, password: str | None) -> ServiceUser:
+    def _user(self, args: argparse.Namespace, password: str | None) -> ServiceUser:
         return ServiceUser(
-            name=asked.service_user,
+            name=args.service_user,
             password=password,
-            project=asked.service_project,
-            domain=asked.service_domain,
-            roles=tuple(asked.service_role or ROLES),
+            project=args.service_project,
+            domain=args.service_domain,
+            roles=tuple(args.service_role or ROLES),
         )
 
-    def _urls(self, asked: argparse.Namespace) -> dict[str, str]:
-        public = asked.public_url
+    def _urls(self, args: argparse.Namespace) -> dict[str, str]:
+        public = args.public_url
         if not public and self.app.options.url:
             try:
                 public = catalog.base_address(self.app.options.url)
@@ -102,12 +102,12 @@ class Register(Base):
                 self.parser.error(f"argument --url: {error}")
         if not public:
             self.parser.error("--public-url is needed: where do clients reach Holdfast?")
-        if asked.service_password_file and not asked.service_user:
+        if args.service_password_file and not args.service_user:
             self.parser.error("--service-password-file is of use with --service-user only")
         return {
             "public": public,
-            "internal": asked.internal_url or public,
-            "admin": asked.admin_url or public,
+            "internal": args.internal_url or public,
+            "admin": args.admin_url or public,
         }
 
 

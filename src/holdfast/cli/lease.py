@@ -25,9 +25,10 @@ from holdfast.cli import (
     one,
     rows,
     typed,
+    values,
 )
 from holdfast.client import dates, syntax
-from holdfast.client.client import Leases, Object, Objects
+from holdfast.client.client import Leases, Object, Objects, given
 from holdfast.model import state_machines
 
 # A lease as text: a short line for each reservation and event
@@ -66,8 +67,8 @@ def _words(value: Object) -> Iterator[str]:
         yield f"{count} host" + "s" * (count != "1")
     yield _amount(value)
     for key in ("hypervisor_properties", "resource_properties"):
-        if asked := value.get(key):
-            yield "where " + _cut(str(asked))
+        if properties := value.get(key):
+            yield "where " + _cut(str(properties))
     yield _got(value)
     for key in ("missing_resources", "resources_changed"):
         if value.get(key):
@@ -133,8 +134,10 @@ class Create(ShowCommand):
   holdfast lease create web --end +7d --dry-run \\
       --reservation virtual:instance,vcpus=2,memory_mb=4096,disk_gb=20,amount=3"""
     notes = (cli.RESERVATIONS, cli.DATES)
+    #: Fields that the API gets as they are.
+    fields = (arg("name", help="what to call the lease"),)
     arguments = (
-        arg("name", help="what to call the lease"),
+        *fields,
         arg("--start", type=cli.date, metavar="DATE", default=dates.NOW, help="default: now"),
         arg(
             "--end",
@@ -176,7 +179,7 @@ class Create(ShowCommand):
         except ValueError as error:
             self.parser.error(str(error))
         lease = self.client.leases.create(
-            args.name, reservations=wanted, dry_run=args.dry_run, **when
+            reservations=wanted, dry_run=args.dry_run, **when, **values(self.fields, args)
         )
         if args.wait:
             lease = self._wait(lease)
@@ -184,14 +187,14 @@ class Create(ShowCommand):
 
     def _wait(self, lease: Object) -> Object:
         """Poll the lease until it is active, failed or over."""
-        said = ""
+        last = ""
         while True:
             sentence = f"lease {lease['name']} ({lease['id']}): {lease['status']}"
             if lease["status"] == "PENDING":
                 sentence += f", starts {lease['start_date'].split('.')[0]}Z"
-            if sentence != said:
+            if sentence != last:
                 self.say(sentence)
-            said = sentence
+            last = sentence
             if lease["status"] in ("ACTIVE", "ERROR", "TERMINATED"):
                 self.exit_code = 1 if lease["status"] == "ERROR" else 0
                 return lease
@@ -238,19 +241,16 @@ class List(ListObjects):
     )
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
-        now, given = dates.now().replace(microsecond=0), vars(args)
+        now = dates.now().replace(microsecond=0)
+        window = given({argument.dest: vars(args)[argument.dest] for argument in WINDOW})
         try:
-            wanted |= {
-                argument.dest: dates.on_wire(given[argument.dest].at(now))
-                for argument in WINDOW
-                if given[argument.dest] is not None
-            }
+            wanted |= {name: dates.on_wire(date.at(now)) for name, date in window.items()}
         except ValueError as error:
             self.parser.error(str(error))
         return self.client.leases.list(**wanted)
 
-    def row(self, found: Object) -> Object:
-        return {**found, "hosts": hosts_of(found)}
+    def row(self, lease: Object) -> Object:
+        return {**lease, "hosts": hosts_of(lease)}
 
 
 class Show(ShowObject):
@@ -275,9 +275,11 @@ class Set(ShowObject):
   holdfast lease set nightly-tests --reservation max=6 --dry-run"""
     notes = (cli.DATES,)
     formats = FORMATS
+    #: Fields that the API gets as they are.
+    fields = (arg("--name", help="a new name"),)
     arguments = (
         LEASE,
-        arg("--name", help="a new name"),
+        *fields,
         arg("--start", type=cli.date, metavar="DATE", help="a new start"),
         either(
             arg(
@@ -302,15 +304,16 @@ class Set(ShowObject):
     )
 
     def fetch(self, ref: str, args: argparse.Namespace) -> Object:
-        asked = (args.start, args.end, args.extend, args.shorten, args.before_end_date)
-        if args.name is None and not any((*asked, args.reservation)):
+        fields = given(values(self.fields, args))
+        moves = (args.start, args.end, args.extend, args.shorten, args.before_end_date)
+        if not fields and not any((*moves, args.reservation)):
             self.parser.error("nothing to change: give --name, --end, --extend, …")
         lease = self.client.leases.find(ref)
         try:
             changes = _changes(args, lease, dates.now().replace(microsecond=0))
         except ValueError as error:
             self.parser.error(str(error))
-        return self.client.leases.update(lease["id"], **changes)
+        return self.client.leases.update(lease["id"], **fields, **changes)
 
 
 class Delete(DeleteEach):
@@ -374,8 +377,6 @@ def _changes(args: argparse.Namespace, lease: Object, now: datetime) -> Object:
     """Return the body of the update from the options."""
     origin = args.start.at(now) if args.start else now
     changes: Object = {}
-    if args.name is not None:
-        changes["name"] = args.name
     if args.start:
         changes["start_date"] = args.start.on_wire(now)
     if args.end:
@@ -434,12 +435,12 @@ class Availability(ListCommand):
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        found = self._ask(parsed_args)
-        if not found["fits"]:
+        availability = self._ask(parsed_args)
+        if not availability["fits"]:
             self.exit_code = 1
-            why = (found.get("why_not") or {}).get("message") or "nothing fits"
+            why = (availability.get("why_not") or {}).get("message") or "nothing fits"
             self.app.LOG.error(why)
-        return rows(("start_date", "end_date", "amount"), found["windows"])
+        return rows(("start_date", "end_date", "amount"), availability["windows"])
 
     def _ask(self, args: argparse.Namespace) -> Object:
         wanted = cli.asked(self.parser, args)

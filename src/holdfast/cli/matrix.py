@@ -34,23 +34,23 @@ class Show(ListCommand):
   holdfast matrix show -f json"""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        found = self.client.monitors.matrix()
-        if found["ha_matrix"] is None:
+        answer = self.client.monitors.matrix()
+        if answer["ha_matrix"] is None:
             self.say("no monitor was heard of lately: see `holdfast monitor list`")
             return SHOWN, []
-        ha_matrix = matrix.from_plain(found["ha_matrix"])
-        self.tell(parsed_args, f"ha_matrix: {found['source']}")
+        ha_matrix = matrix.from_plain(answer["ha_matrix"])
+        self.tell(parsed_args, f"ha_matrix: {answer['source']}")
         if ha_matrix.warning:
-            self.app.LOG.warning("%s: %s", found["source"], ha_matrix.warning)
-        for one in found["differing"]:
+            self.app.LOG.warning("%s: %s", answer["source"], ha_matrix.warning)
+        for monitor in answer["differing"]:
             self.app.LOG.warning(
                 "%s goes by another HA matrix, %s: make the files alike",
-                one["observer"],
-                one["source"],
+                monitor["observer"],
+                monitor["source"],
             )
-        drawn = [*found["rows"], *found["undecided"]]
-        blind = found.get("blind", ())
-        return _drawn(ha_matrix.networks, SHOWN, (_row(ha_matrix, one, blind) for one in drawn))
+        drawn = [*answer["rows"], *answer["undecided"]]
+        blind = answer.get("blind", ())
+        return _drawn(ha_matrix.networks, SHOWN, (_row(ha_matrix, row, blind) for row in drawn))
 
 
 class Check(ListCommand):
@@ -90,13 +90,13 @@ class Explain(Base):
     arguments = (arg("host", help="name, short or full"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        found = self.client.monitors.host(parsed_args.host)
-        self.app.stdout.write("\n".join(explained(found)) + "\n")
+        health = self.client.monitors.host(parsed_args.host)
+        self.app.stdout.write("\n".join(explained(health)) + "\n")
 
 
-def _row(ha_matrix: Matrix, found: Mapping[str, Any], blind: Sequence[str]) -> dict[str, Any]:
-    said = _said(ha_matrix.answer(found["health"], blind))
-    return {"health": found["health"], "hosts": Hosts(found["hosts"]), **said}
+def _row(ha_matrix: Matrix, row: Mapping[str, Any], blind: Sequence[str]) -> dict[str, Any]:
+    effect = _said(ha_matrix.answer(row["health"], blind))
+    return {"health": row["health"], "hosts": Hosts(row["hosts"]), **effect}
 
 
 def _checked(ha_matrix: Matrix) -> Iterator[dict[str, Any]]:
@@ -115,12 +115,13 @@ def _said(answer: Answer) -> dict[str, Any]:
 
 
 def _drawn(
-    networks: Sequence[str], columns: tuple[str, ...], found: Iterator[dict[str, Any]]
+    networks: Sequence[str], columns: tuple[str, ...], table_rows: Iterator[dict[str, Any]]
 ) -> Table:
     """Return a table with a column for each network, then the other columns."""
     # A network may have the name of another column.
     called = {name: f"network {name}" if name in columns else name for name in networks}
     table = [
-        {**row, **{called[name]: State(row["health"][name]) for name in networks}} for row in found
+        {**row, **{called[name]: State(row["health"][name]) for name in networks}}
+        for row in table_rows
     ]
     return rows((*called.values(), *columns), table)

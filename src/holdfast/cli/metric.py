@@ -57,7 +57,7 @@ SET = arg(
     type=pair,
     action="append",
     default=[],
-    help="a part of its configuration; numbers, true, false and ~ are what they look like",
+    help="an option of the plugin; numbers, true, false and ~ are read as in YAML",
 )
 
 
@@ -67,7 +67,7 @@ class _Change(Asking, ShowCommand):
     command = ""
     arguments: ClassVar[Arguments] = (
         *Asking.arguments,
-        arg("name", help="what the plugin is called on this host"),
+        arg("name", help="name of the plugin on this host"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
@@ -123,7 +123,7 @@ class Configure(_Change):
 
     def more(self, asked: argparse.Namespace) -> Mapping[str, Any]:
         if not asked.set and not asked.replace:
-            raise InvalidInput("say what changes: --set NAME=VALUE, or --replace")
+            raise InvalidInput("name a change: --set NAME=VALUE, or --replace")
         return {"config": _config(asked.set), "merge": not asked.replace}
 
 
@@ -134,7 +134,7 @@ class Remove(Asking):
     """
 
     example = "  holdfast metric plugin remove noisy"
-    arguments = (*Asking.arguments, arg("name", help="what the plugin is called on this host"))
+    arguments = (*Asking.arguments, arg("name", help="name of the plugin on this host"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         args = {"name": parsed_args.name}
@@ -193,7 +193,7 @@ class Record(Asking):
   holdfast rule test alarms.yaml monday.jsonl"""
     arguments = (
         *Asking.arguments,
-        arg("file", help="where to; one that is there already is not written over"),
+        arg("file", help="file to write; an existing file is an error"),
         arg("--for", dest="lasts", type=cli.span, metavar="LENGTH", help="10m, 2h"),
     )
 
@@ -378,7 +378,7 @@ _HOME, _REST, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 @typed
 def _count(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 1_000_000:
-        raise ValueError(f"{text!r} is no number of guests: write 10, or leave it out for all")
+        raise ValueError(f"{text!r} is no number of guests: write 10, or omit --guests for all")
     return int(text)
 
 
@@ -400,7 +400,7 @@ class Top(Asking):
         *Asking.arguments,
         arg("--sort", choices=(*NUMBERS, *WORDS), default="cpu", help="default: cpu"),
         arg("--limit", type=_count, default=0, metavar="N", help="maximum number of guests"),
-        arg("--once", action="store_true", help="show it once; so it is if this is no terminal"),
+        arg("--once", action="store_true", help="print the table once; default without a terminal"),
         arg(
             *("-f", "--format"),
             dest="format",

@@ -30,12 +30,12 @@ class List(ListObjects):
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         return self.client.monitors.list()
 
-    def row(self, found: Object) -> Object:
+    def row(self, monitor: Object) -> Object:
         return {
-            **found,
-            "networks": Sights(found["networks"]) if found["networks"] else "",
-            "matrix": found["matrix_source"],
-            "trouble": "; ".join(troubles(found)),
+            **monitor,
+            "networks": Sights(monitor["networks"]) if monitor["networks"] else "",
+            "matrix": monitor["matrix_source"],
+            "trouble": "; ".join(troubles(monitor)),
         }
 
 

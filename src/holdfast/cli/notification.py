@@ -75,10 +75,10 @@ class Listen(Base):
                 f"the broker at {notices.broker.shown} cannot be used:"
                 f" {str(error) or type(error).__name__}"
             ) from error
-        heard: queue.SimpleQueue[Notice] = queue.SimpleQueue()
-        notices.listen(heard.put)
+        received: queue.SimpleQueue[Notice] = queue.SimpleQueue()
+        notices.listen(received.put)
         try:
-            self._print(heard, parsed_args)
+            self._print(received, parsed_args)
         finally:
             notices.stop()
 
@@ -94,23 +94,23 @@ class Listen(Base):
         full = f"{depth.messages} waiting, {depth.readers} readers" if depth else "not there yet"
         self.say(f"exchange {broker.exchange} at {broker.shown}; the managers' queue: {full}")
 
-    def _print(self, heard: "queue.SimpleQueue[Notice]", asked: argparse.Namespace) -> None:
+    def _print(self, received: "queue.SimpleQueue[Notice]", args: argparse.Namespace) -> None:
         clock = SystemClock()
         began, hinted, self.exit_code = clock.monotonic(), False, 1
         while True:
             passed = clock.monotonic() - began
-            if asked.seconds is not None and passed >= asked.seconds:
+            if args.seconds is not None and passed >= args.seconds:
                 break
             try:
-                left = 1.0 if asked.seconds is None else min(1.0, asked.seconds - passed)
-                notice = heard.get(timeout=left)
+                left = 1.0 if args.seconds is None else min(1.0, args.seconds - passed)
+                notice = received.get(timeout=left)
             except queue.Empty:
                 if self.exit_code and passed >= HINT_AFTER_S and not hinted:
                     hinted = True
                     self.app.LOG.warning(HINT)
                 continue
             self.exit_code = 0
-            line = as_json(notice) if asked.json else as_line(notice)
+            line = as_json(notice) if args.json else as_line(notice)
             print(line, file=self.app.stdout, flush=True)
         if self.exit_code:
             if passed >= HINT_AFTER_S and not hinted:  # the time ended before the hint was printed
@@ -144,14 +144,11 @@ class Parked(ListCommand):
 
         conf = configuration.load([], parsed_args.config)
         with contextlib.closing(Store(conf.database.connection, SystemClock())) as store:
-            set_asides = store.standings.all_set_aside(parsed_args.most)
+            messages = store.host_status.parked(parsed_args.most)
         columns = ("at", "monitor", "event_type", "message_id", "why")
         return rows(
             (*columns, "message") if parsed_args.long else columns,
-            [
-                {**dataclasses.asdict(set_aside), "at": set_aside.at.isoformat()}
-                for set_aside in set_asides
-            ],
+            [{**dataclasses.asdict(message), "at": message.at.isoformat()} for message in messages],
         )
 
 

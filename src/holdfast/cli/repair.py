@@ -169,14 +169,14 @@ class WhatIf(_Plan):
         hosts, racks = parsed_args.fail, parsed_args.fail_rack
         if not hosts and not racks:
             self.parser.error("say what fails: --fail HOST or --fail-rack RACK")
-        found = self.client.repair.what_if(hosts=hosts, racks=racks)
-        report = found["repair"]
-        others = [name for name in found["hosts"] if name not in report["failed"]]
+        effects = self.client.repair.what_if(hosts=hosts, racks=racks)
+        report = effects["repair"]
+        others = [name for name in effects["hosts"] if name not in report["failed"]]
         report = {**report, "failed": [*report["failed"], *others]}
         table = self.show(parsed_args, report, "fail")
         if report["held"]:
             self.tell(parsed_args, f"it would be held until approved: {report['held']}")
-        self.left = "\n".join((*_servers(found["recovery"]), self.left, *_capacity(found)))
+        self.left = "\n".join((*_servers(effects["recovery"]), self.left, *_capacity(effects)))
         return table
 
 
@@ -193,17 +193,17 @@ def _servers(recovery: Object) -> Iterable[str]:
         yield f"  and those of {len(recovery['hosts']) - MOST_SHOWN} more hosts"
 
 
-def _capacity(found: Object) -> Iterable[str]:
+def _capacity(effects: Object) -> Iterable[str]:
     """Yield the capacity left in each rack, and the segments that keep too few hosts free."""
-    for each in found["racks"]:
+    for each in effects["racks"]:
         yield (
             f"  {each['name'] or 'no rack'}: hosts up {_change(each, 'up')}, to reserve"
             f" {_change(each, 'usable')}, free {_change(each, 'free')}"
         )
-    for each in found["segments"]:
+    for each in effects["segments"]:
         if each["is_short"]:
-            kept = _many(each["kept"], "host")
-            yield f"  segment {each['name']} keeps {kept} free; {each['still_free']} would be"
+            spares = _many(each["kept"], "host")
+            yield f"  segment {each['name']} keeps {spares} free; {each['still_free']} would be"
 
 
 def _change(left: Object, name: str) -> str:
@@ -282,12 +282,12 @@ class FailoverList(ListObjects):
     )
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
-        found = self.client.failover.list()
-        self.exit_code = int(args.fail_on_short and any(each["short"] for each in found))
-        return found
+        segments = self.client.failover.list()
+        self.exit_code = int(args.fail_on_short and any(each["short"] for each in segments))
+        return segments
 
-    def row(self, found: Object) -> Object:
-        return {**found, "why": Wrapped(found["why"] or "")}
+    def row(self, segment: Object) -> Object:
+        return {**segment, "why": Wrapped(segment["why"] or "")}
 
 
 class FailoverSet(ShowObject):

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast rule list | show | set | rollback | delete | test`: central alarm rules, or with
---here the rules of the agent on this machine."""
+"""`holdfast rule list | show | set | rollback | delete | test`: central alarm rules, and the rules
+in force on this machine."""
 
 import argparse
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from holdfast.alarms import preview, rules_file
 from holdfast.alarms.rules import RuleSet
 from holdfast.alarms.tracks import Change
 from holdfast.cli import (
     ActOnEach,
-    Arguments,
     ListCommand,
     ShowCommand,
     Table,
@@ -32,49 +31,39 @@ _HOST = ("host", "fresh", "in_force", "central", "wanted", "error")
 _RULE = ("id", "source", "on", "field", "when", "for_s", "severity", "actions")
 
 
-class _Here(Asking):
-    """A command that can also ask the agent on this machine."""
-
-    arguments: ClassVar[Arguments] = (
-        *Asking.arguments,
-        arg("--here", action="store_true", help="of the agent on this machine, by its socket"),
-    )
-
-    def agent(self, args: argparse.Namespace, command: str, **said: Any) -> dict[str, Any]:
-        return admin.ask(self.place(args), f"metrics.rules.{command}", said)
-
-
-class List(_Here, ListCommand):
+class List(Asking, ListCommand):
     """List the central documents of alarm rules, or the rules of hosts.
 
     With --hosts, the list holds every host whose agent has reported: `central` is the version
     of the central rules on the host, `wanted` the version it should have; `error` says why it
     has not. With --here, the list holds the rules in force on this machine, and their source:
-    file, centre or socket.
+    `file` or `central`.
     """
 
     example = """  holdfast rule list
   holdfast rule list --hosts
   holdfast rule list --here"""
-    arguments = (*_Here.arguments, arg("--hosts", action="store_true", help="by host instead"))
+    arguments = (
+        *Asking.arguments,
+        arg("--here", action="store_true", help="list the rules of the agent on this machine"),
+        arg("--hosts", action="store_true", help="list the rules of each host instead"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         if parsed_args.here:
             return self._here(parsed_args)
         if parsed_args.hosts:
-            found = self.client.agents.list()
-            return rows(_HOST, [{**each, **_held(each["rules"])} for each in found])
+            agents = self.client.agents.list()
+            return rows(_HOST, [{**agent, **_held(agent["rules"])} for agent in agents])
         return rows(_DOCUMENT, self.client.alarm_rules.list())
 
     def _here(self, args: argparse.Namespace) -> Table:
-        said = self.agent(args, "list")
-        before = said["before"]
-        back = f"; `holdfast rule rollback --here` goes back to {before[0]}" if before else ""
-        self.tell(args, f"rules {said['version']} are in force{back}")
-        for source in said["sources"]:
+        answer = admin.ask(self.place(args), "metrics.rules.list")
+        self.tell(args, f"rules {answer['version']} are in force")
+        for source in answer["sources"]:
             if source["error"]:
-                self.tell(args, f"not taken from {source['source']}: {source['error']}")
-        return rows(_RULE, said["rules"])
+                self.tell(args, f"refused from {source['source']}: {source['error']}")
+        return rows(_RULE, answer["rules"])
 
 
 class Show(ShowCommand):
@@ -88,9 +77,9 @@ class Show(ShowCommand):
   holdfast rule show --host cmp-07"""
     arguments = (
         arg("name", nargs="?", help="of the document"),
-        arg("--at", type=int, metavar="VERSION", help="as it was then"),
-        arg("--history", action="store_true", help="which versions there are"),
-        arg("--host", help="what holds for this host, merged"),
+        arg("--at", type=int, metavar="VERSION", help="show this version"),
+        arg("--history", action="store_true", help="list the versions"),
+        arg("--host", help="merged rules of this host"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
@@ -105,34 +94,28 @@ class Show(ShowCommand):
         return one(client.alarm_rules.show(args.name, args.at))
 
 
-class Set(_Here, ShowCommand):
+class Set(ShowCommand):
     """Create or replace a document of alarm rules; hosts apply it within a heartbeat.
 
     Holdfast checks the document first: on errors it lists them with their lines, and nothing
     changes. Rules of a host override rules of a group, and these override rules for all; rules
-    of a project are added. With --here there is no name: the agent on this machine applies the
-    file at once, above its own file and the central rules, until you change it (`rules: []`
-    removes it).
+    of a project are added. To change the rules of a single host, use `--scope host:NAME`, or
+    the host's own rules file ([metrics] rules_file).
     """
 
     example = """  holdfast rule set base alarms.yaml
   holdfast rule set gpus gpu.yaml --scope group:gpu
-  holdfast rule set --here test.yaml"""
+  holdfast rule set cmp-07 one-host.yaml --scope host:cmp-07"""
     arguments = (
-        *_Here.arguments,
-        arg("name", nargs="?", help="of the document"),
+        arg("name", help="of the document"),
         arg("file", help="alarm rules in YAML or JSON"),
         arg("--scope", metavar="SCOPE", help="all, host:NAME, group:NAME or project:ID"),
-        arg("--replaces", type=int, metavar="N", help="only if it is still at this version"),
+        arg("--replaces", type=int, metavar="N", help="refuse if the current version is another"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         args = parsed_args
-        if bool(args.name) == args.here:
-            self.parser.error("name the document, or use --here, which has none")
         text = read_text(args.file)
-        if args.here:
-            return one(self.agent(args, "set", text=text))
         more = {"scope": args.scope, "replaces": args.replaces}
         given = {name: value for name, value in more.items() if value is not None}
         try:
@@ -141,29 +124,20 @@ class Set(_Here, ShowCommand):
             raise InvalidInput(_problems(args.file, error)) from error
 
 
-class Rollback(_Here, ShowCommand):
-    """Roll back a document of alarm rules to the previous or any version.
-
-    With --here, the agent on this machine returns to the rules in force before, and keeps them
-    until its file or the central rules change.
-    """
+class Rollback(ShowCommand):
+    """Roll back a document of alarm rules to the previous or any version."""
 
     example = """  holdfast rule rollback base
-  holdfast rule rollback base --to 3
-  holdfast rule rollback --here"""
+  holdfast rule rollback base --to 3"""
     arguments = (
-        *_Here.arguments,
-        arg("name", nargs="?", help="of the document"),
-        arg("--to", type=int, metavar="N", help="a version that it had"),
+        arg("name", help="of the document"),
+        arg(
+            "--to", type=int, metavar="N", help="version to restore; default: the previous version"
+        ),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        args = parsed_args
-        if bool(args.name) == args.here or (args.here and args.to is not None):
-            self.parser.error("name the document, or use --here alone")
-        if args.here:
-            return one(self.agent(args, "rollback"))
-        return one(self.client.alarm_rules.roll_back(args.name, args.to))
+        return one(self.client.alarm_rules.roll_back(parsed_args.name, parsed_args.to))
 
 
 class Delete(ActOnEach):
@@ -187,8 +161,8 @@ def _held(rules: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _past(row: Mapping[str, Any]) -> str:
-    what = "taken away" if row["removed"] else row["scope"]
-    return f"{row['created_at']} by {row['author']}: {what}"
+    change = "deleted" if row["removed"] else row["scope"]
+    return f"{row['created_at']} by {row['author']}: {change}"
 
 
 def _problems(file: str, error: BadRequest) -> str:
@@ -233,9 +207,15 @@ class Test(Asking, ListCommand):
         *Asking.arguments,
         arg("file", help="alarm rules in YAML or JSON"),
         arg("recording", nargs="?", help="of `holdfast metric record`"),
-        arg("--host", action="append", default=[], metavar="NAME", help="on its last hour"),
-        arg("--told", action="store_true", help="only what would be told"),
-        arg("--group", action="append", default=[], metavar="NAME", help="that the host is in"),
+        arg(
+            "--host",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="evaluate the last hour of this host",
+        ),
+        arg("--told", action="store_true", help="show notifications instead of alarm changes"),
+        arg("--group", action="append", default=[], metavar="NAME", help="group of the host"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
@@ -257,11 +237,11 @@ class Test(Asking, ListCommand):
             agents.want_samples(host)
         seen = self.client.alarm_rules.preview(read_text(args.file), args.host)
         for host in sorted({*map(normalise, args.host)} - {*seen["hosts"]}):
-            self.say(f"{host}: nothing is known yet; its agent was asked, try again in 10 s")
+            self.say(f"{host}: no samples yet; the agent was asked to send samples, retry in 10 s")
         for rule, lacks in seen["silent"].items():
-            self.say(f"{rule}: nothing can be said, {', '.join(lacks)} is not kept for an hour")
+            self.say(f"{rule}: no result, the store does not keep {', '.join(lacks)} for an hour")
         if seen["hosts"] and not seen["stories"]:
-            self.say("nothing would have changed: no rule held for any of it")
+            self.say("no alarm would have changed: no rule held")
         return rows(_HOUR, [row for story in seen["stories"] for row in _story(story)])
 
     def _replayed(self, args: argparse.Namespace, rules: RuleSet) -> Table:
@@ -271,7 +251,7 @@ class Test(Asking, ListCommand):
                 changes = [change for group in each.groups for change in group.changes]
                 shown += [_row(change) for change in (changes if args.told else each.changes)]
         if not shown:
-            self.say("nothing would change: no rule holds for any of it")
+            self.say("no alarm would change: no rule holds")
         return rows(_TOLD if args.told else _CHANGE, shown)
 
 

@@ -122,10 +122,10 @@ class CrashServer(_Fault):
 def _state(host: dict[str, Any]) -> str:
     """Format power and service state: "up", "no power, still looks up", "down, forced down"."""
     service = host.get("service", {})
-    looks = service.get("state", "")
-    words = [looks]
+    state = service.get("state", "")
+    words = [state]
     if not host.get("powered", True):
-        words = ["no power", "still looks up" if looks == "up" else looks]
+        words = ["no power", "still looks up" if state == "up" else state]
     words += [f"{network} cut" for network in host.get("cut", [])]
     if not service.get("enabled", True):
         words.append("disabled")

@@ -4,9 +4,9 @@
 import argparse
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 from sqlalchemy.engine import make_url
@@ -15,6 +15,9 @@ from holdfast import conf as configuration
 from holdfast.cli import ListCommand, arg
 from holdfast.cli.config import CONFIG
 from holdfast.cli.up import use_state
+
+if TYPE_CHECKING:
+    from holdfast.drivers.fence.device import Device
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"
 Finding = tuple[str, str]
@@ -56,13 +59,14 @@ def findings(files: list[str] | None, state: str | None) -> Iterator[tuple[str, 
         ("broker", _broker),
         ("fencing", _fencing),
         ("host monitors", _host_monitors),
+        ("files", _files),
     ]
     for name, check in checks:
         try:
-            result, what = check(conf)
+            result, sentence = check(conf)
         except Exception as error:  # an exception in a check is a finding, not a crash
-            result, what = FAILURE, str(error)
-        yield name, result, what
+            result, sentence = FAILURE, str(error)
+        yield name, result, sentence
 
 
 def _authentication(conf: cfg.ConfigOpts) -> Finding:
@@ -128,24 +132,57 @@ def _broker(conf: cfg.ConfigOpts) -> Finding:
 
 def _fencing(conf: cfg.ConfigOpts) -> Finding:
     """Check the devices file; `holdfast fence check` asks the devices themselves."""
-    from holdfast.drivers.fence import connect
-    from holdfast.runtime.clock import SystemClock
-
     if not conf.fencing.devices_file:
         if conf.cloud.driver == "sim":
             return OK, "sim: the simulated cloud's own"
         return WARNING, "[fencing] devices_file is not set: no host can be fenced"
-    with contextlib.closing(connect(conf, SystemClock())) as fences:
-        devices = fences.book().devices
+    devices = _devices(conf)
     unsafe = [device.hosts for device in devices if device.driver == "none"]
     if unsafe:
         return WARNING, f"driver none, so that servers may run twice: {', '.join(unsafe)}"
     return OK, f"{len(devices)} devices; `holdfast fence check` asks them"
 
 
+def _devices(conf: cfg.ConfigOpts) -> Sequence["Device"]:
+    from holdfast.drivers.fence import connect
+    from holdfast.runtime.clock import SystemClock
+
+    with contextlib.closing(connect(conf, SystemClock())) as fences:
+        return fences.device_file().devices
+
+
+def _files(conf: cfg.ConfigOpts) -> Finding:
+    """Check that only the service's user and group can reach configuration, secrets and state."""
+    paths = [Path(path) for path in _private(conf) if path]
+    there = {path.absolute() for path in paths if path.exists()}
+    open_ones = sorted(str(path) for path in there if path.stat().st_mode & 0o007)
+    if open_ones:
+        return WARNING, f"open to everybody on this machine: chmod o-rwx {' '.join(open_ones)}"
+    return OK, f"{len(there)} files and folders are closed to other users"
+
+
+def _private(conf: cfg.ConfigOpts) -> Iterator[str | None]:
+    """Yield the paths of configuration, secrets, database and log, as far as they are named."""
+    yield from conf.config_file
+    yield from (conf.auth.htpasswd_file, conf.auth.users_file, conf.auth.agent_secret_file)
+    yield from (conf.agent.token_file, conf.hostmonitor.token_file)
+    yield from (conf.hostmonitor.api_password_file, conf.publishers.webhook_secret_file)
+    yield conf.publishers.alertmanager_authorization_file
+    if conf.fencing.devices_file:
+        yield conf.fencing.devices_file
+        for device in _devices(conf):
+            yield from (device.password_file, *device.secret_files.values())
+    database = make_url(conf.database.connection)
+    file = Path(database.database or "")
+    if database.get_backend_name() == "sqlite" and file.is_file():
+        yield from (str(file), str(file.absolute().parent))
+    yield from (conf.log_file, conf.agent.outbox, conf.hostmonitor.outbox)
+
+
 def _host_monitors(conf: cfg.ConfigOpts) -> Finding:
     """Check whether the monitors with recent reports are registered voters, without warnings."""
     from holdfast.app import service
+    from holdfast.model.votes import without_network
 
     if _database(conf)[0] != OK:
         return WARNING, "the database cannot be asked for them"
@@ -154,9 +191,13 @@ def _host_monitors(conf: cfg.ConfigOpts) -> Finding:
         now, listed = core.store.monitors.listed()
     finally:
         core.close()
-    fresh = [one.view for one in listed if one.view is not None and one.view.is_fresh(now)]
-    known = {one.observer for one in listed if one.registration is not None}
-    strangers = [view.observer for view in fresh if view.observer not in known]
+    fresh = [
+        monitor.view
+        for monitor in listed
+        if monitor.view is not None and monitor.view.is_fresh(now)
+    ]
+    registered = {monitor.observer for monitor in listed if monitor.registration is not None}
+    strangers = [view.observer for view in fresh if view.observer not in registered]
     warnings = [
         f"{view.observer}: {network}: {sight.warning}"
         for view in fresh
@@ -166,8 +207,9 @@ def _host_monitors(conf: cfg.ConfigOpts) -> Finding:
     if strangers:
         names = ", ".join(strangers)
         warnings.append(f"not registered, so without a vote (`holdfast monitor register`): {names}")
-    if len(known) == 2:
+    warnings += filter(None, [without_network(fresh, conf.recovery.heartbeat_network)])
+    if len(registered) == 2:
         warnings.append("2 monitors are registered: if they differ no host fails; register 3")
     if warnings:
         return WARNING, "; ".join(warnings)
-    return OK, f"heard of lately: {', '.join(one.observer for one in fresh) or 'none'}"
+    return OK, f"heard of lately: {', '.join(view.observer for view in fresh) or 'none'}"

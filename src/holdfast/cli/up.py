@@ -5,6 +5,7 @@ import argparse
 import contextlib
 import fcntl
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,13 @@ from holdfast.model.errors import HoldfastError
 if TYPE_CHECKING:
     from holdfast.api.request import Services
     from holdfast.app import service
+    from holdfast.app.http_server import Server
 
 LOG = logging.getLogger(__name__)
+_OPEN = (
+    "holdfast up: other users of this machine can enter the state folder {state}, which holds"
+    " tokens and names of all projects: chmod 700 it, or choose another --state\n"
+)
 
 
 def _port(text: str) -> int:
@@ -53,7 +59,10 @@ class Up(Base):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         state = Path(parsed_args.state).expanduser().resolve()
         try:
-            state.mkdir(parents=True, exist_ok=True)
+            os.umask(0o077)  # databases and log hold tokens and names of other projects
+            state.mkdir(parents=True, exist_ok=True)  # 0700, by the umask
+            if state.stat().st_mode & 0o077:
+                sys.stderr.write(_OPEN.format(state=state))
             with _alone(state):
                 return _run(_conf(parsed_args, state), state)
         except OSError as error:
@@ -117,14 +126,16 @@ def _run(conf: cfg.ConfigOpts, state: Path) -> int:
     for name in configuration.unknown(conf):
         sys.stderr.write(f"holdfast up: no such option, left aside: {name}\n")
     configuration.set_up_logging(conf, "holdfast")
+    if warning := service.auth_warning(conf):
+        LOG.warning("%s", warning)
+        sys.stderr.write(f"holdfast up: {warning}\n")
     core = service.Core(conf)
     manager = service.ManagerPart(core, service.connect_cloud(conf, core.clock))
     services = service.api_services(
         core, manager.commands, loop_age_s=manager.loop.age_s, wake=manager.loop.wake
     )
     application = service.application(core, services)
-    threads = conf.api.threads + conf.console.streams
-    server = service.Server(conf.api.host, conf.api.port, application, threads)
+    server = service.http_server(conf, application)
     server.bind()  # bind first: if this fails, nothing has changed yet
     try:
         return _serve(conf, state, core, manager, services, server)
@@ -139,7 +150,7 @@ def _serve(
     core: "service.Core",
     manager: "service.ManagerPart",
     services: "Services",
-    server: "service.Server",
+    server: "Server",
 ) -> int:
     from holdfast.app import demo
     from holdfast.app.daemon import Daemon, Part, Stopping

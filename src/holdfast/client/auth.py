@@ -65,7 +65,7 @@ def _from_variables(env: Mapping[str, str]) -> Any:
     from keystoneauth1 import session as keystone
 
     kind = env.get("OS_AUTH_TYPE")
-    credential = any(env.get(f"OS_APPLICATION_CREDENTIAL_{what}") for what in ("ID", "NAME"))
+    credential = any(env.get(f"OS_APPLICATION_CREDENTIAL_{part}") for part in ("ID", "NAME"))
     if not kind and not credential and not env.get("OS_PASSWORD"):
         raise Unauthorized("OS_AUTH_URL is set, but OS_PASSWORD is not")
     kind = kind or (_BY_CREDENTIAL if credential else "password")
@@ -124,16 +124,18 @@ def base_url(session: Any, env: Mapping[str, str]) -> str:
     region = getattr(session, "region_name", None) or region
     interface = getattr(session, "interface", None) or interface
     try:
-        found = session.get_endpoint(service_type=SERVICE, region_name=region, interface=interface)
+        endpoint = session.get_endpoint(
+            service_type=SERVICE, region_name=region, interface=interface
+        )
     except exceptions.EmptyCatalog as error:
         raise Unauthorized(
             "Keystone gives this login no catalog: name a project (OS_PROJECT_NAME or _ID)"
         ) from error
     except exceptions.CatalogException:
-        found = None
+        endpoint = None
     except exceptions.ClientException as error:
         raise translated(error) from error
-    return _holdfast(found, region, interface)
+    return _holdfast(endpoint, region, interface)
 
 
 def base_url_by_token(token: str, env: Mapping[str, str]) -> str:
@@ -150,31 +152,31 @@ def base_url_by_token(token: str, env: Mapping[str, str]) -> str:
     try:
         answer = session.get(f"{root}/auth/catalog", headers={"Accept": "application/json"})
         catalog = ServiceCatalogV3(answer.json()["catalog"])
-        found = catalog.url_for(service_type=SERVICE, region_name=region, interface=interface)
+        endpoint = catalog.url_for(service_type=SERVICE, region_name=region, interface=interface)
     except exceptions.CatalogException:
-        found = None
+        endpoint = None
     except exceptions.ClientException as error:
         raise translated(error) from error
     except (ValueError, KeyError) as error:
         raise NotReachable(f"{root} does not answer like a Keystone: set OS_AUTH_URL") from error
-    return _holdfast(found, region, interface)
+    return _holdfast(endpoint, region, interface)
 
 
-def _holdfast(found: str | None, region: str | None, interface: str) -> str:
+def _holdfast(endpoint: str | None, region: str | None, interface: str) -> str:
     where = f"in region {region}" if region else "in any region"
-    if not found:
+    if not endpoint:
         raise ClientError(
             f"the catalog has no {SERVICE} service {where} (interface {interface}): an operator"
             " adds it with `holdfast keystone register`; or set HOLDFAST_URL"
         )
-    found = found.rstrip("/")
-    if not found.endswith(PREFIX):
+    endpoint = endpoint.rstrip("/")
+    if not endpoint.endswith(PREFIX):
         raise ClientError(
-            f"the {SERVICE} service of the catalog, {found}, is not a Holdfast: its address does"
+            f"the {SERVICE} service of the catalog, {endpoint}, is not a Holdfast: its address does"
             f" not end in {PREFIX}; an operator corrects it with `holdfast keystone register`;"
             " or set HOLDFAST_URL"
         )
-    return found.removesuffix(PREFIX)
+    return endpoint.removesuffix(PREFIX)
 
 
 def translated(error: Exception) -> ClientError:
@@ -184,10 +186,10 @@ def translated(error: Exception) -> ClientError:
     away = (theirs.ConnectionError, theirs.DiscoveryFailure, theirs.HttpServerError)
     if isinstance(error, (*away, theirs.RequestTimeout)):
         timed_out = isinstance(error, theirs.ConnectTimeout)
-        said = str(error).partition(": HTTP")[0]  # the rest repeats the message of requests
+        reason = str(error).partition(": HTTP")[0]  # the rest repeats the message of requests
         if any(isinstance(each, theirs.SSLError) for each in (error, error.__context__)):
-            return NotReachable(f"cannot trust Keystone: {said}: set OS_CACERT to its CA file")
-        sentence = f"cannot reach Keystone: {said}: is it running? check OS_AUTH_URL"
+            return NotReachable(f"cannot trust Keystone: {reason}: set OS_CACERT to its CA file")
+        sentence = f"cannot reach Keystone: {reason}: is it running? check OS_AUTH_URL"
         return NotReachable(sentence, timed_out=timed_out)
     refused = Unauthorized(f"Keystone did not let us in: {error}")
     refused.advise(BY_KEYSTONE)
@@ -221,9 +223,9 @@ class Access:
         return "check the user and the password (--user, --password-file)" if self.basic else ""
 
 
-def url_from(given: str | None, access: Access, env: Mapping[str, str]) -> Callable[[], str]:
+def url_from(argument: str | None, access: Access, env: Mapping[str, str]) -> Callable[[], str]:
     """Return a function for the server's base URL, without a final slash; may ask Keystone."""
-    url = (given or env.get("HOLDFAST_URL") or "").strip().rstrip("/")
+    url = (argument or env.get("HOLDFAST_URL") or "").strip().rstrip("/")
     if not url and access.session and has_catalog(access.session):
         return lambda: base_url(access.session, env)
     if not url and access.token and env.get("OS_AUTH_URL"):
@@ -232,15 +234,15 @@ def url_from(given: str | None, access: Access, env: Mapping[str, str]) -> Calla
     return lambda: url or DEFAULT_URL
 
 
-def find(given: Access, user: str | None, env: Mapping[str, str]) -> Access:
+def find(access: Access, user: str | None, env: Mapping[str, str]) -> Access:
     """Choose the credentials: the caller's, else the environment's.
 
     `user` may come without a password.
     """
-    if given.session or given.token:
-        return Access(session=given.session) if given.session else Access(token=given.token)
-    if given.basic or given.agent:
-        return given
+    if access.session or access.token:
+        return Access(session=access.session) if access.session else Access(token=access.token)
+    if access.basic or access.agent:
+        return access
     if user:
         return Access(basic=(user, _password(user, env)))
     if token := env.get("HOLDFAST_TOKEN"):

@@ -54,14 +54,14 @@ class Identity:
         """Return all matching objects of a kind."""
         return list(self.call("GET", f"/{noun}", **query)[noun])
 
-    def write(self, what: str, did: str, method: str, path: str, body: Any = None) -> Any:
+    def write(self, subject: str, did: str, method: str, path: str, body: Any = None) -> Any:
         """Change an object and report the change; return {} in a dry run."""
         answer = {} if self._dry_run else self.call(method, path, body)
-        self._say(f"{what}: {'would be ' if self._dry_run else ''}{did}")
+        self._say(f"{subject}: {'would be ' if self._dry_run else ''}{did}")
         return answer
 
-    def right(self, what: str) -> None:
-        self._say(f"{what}: as it should be")
+    def right(self, subject: str) -> None:
+        self._say(f"{subject}: as it should be")
 
 
 INTERFACES = ("public", "internal", "admin")
@@ -128,27 +128,27 @@ class Plan:
 
 
 def plan(
-    kind: Kind, urls: Mapping[str, str], services: Mapping[str, str], found: Iterable[Endpoint]
+    kind: Kind, urls: Mapping[str, str], services: Mapping[str, str], registered: Iterable[Endpoint]
 ) -> Plan:
-    """Compare wanted URLs with the catalog: `services` by id, `found` endpoints of the region.
+    """Compare wanted URLs with the catalog: `services` by id, `registered` endpoints of the region.
 
     A service belongs to Holdfast by its name, or by a URL that ends in the contract's prefix. A
     service with the name of the predecessor does not: Blazar behind a web server is at
     /reservation/v1 too.
     """
-    found = sorted(found, key=lambda each: each.id)
+    registered = sorted(registered, key=lambda each: each.id)
     ours = {id_ for id_, name in services.items() if name == kind.name}
     ours |= {
         each.service_id
-        for each in found
+        for each in registered
         if _is_ours(each.url, kind) and each.service.lower() != kind.elder
     }
-    used = {each.service_id for each in found} & ours
+    used = {each.service_id for each in registered} & ours
     create: dict[str, str] = {}
     change: list[tuple[Endpoint, str]] = []
     keep: list[Endpoint] = []
     for interface, url in urls.items():
-        endpoints = [e for e in found if e.service_id in ours and e.interface == interface]
+        endpoints = [e for e in registered if e.service_id in ours and e.interface == interface]
         best = min(endpoints, key=lambda e: (e.url != url, not e.enabled), default=None)
         if best is None:
             create[interface] = url
@@ -157,7 +157,7 @@ def plan(
         else:
             keep.append(best)
     settled = {each.id for each in keep} | {each.id for each, _url in change}
-    rivals = [each for each in found if each.enabled and each.id not in settled]
+    rivals = [each for each in registered if each.enabled and each.id not in settled]
     return Plan(min(used or ours, default=None), create, change, keep, rivals)
 
 
@@ -177,19 +177,19 @@ def base_address(text: str) -> str:
     return url
 
 
-def choose_region(asked: str | None, identity: Identity) -> str:
+def choose_region(region: str | None, identity: Identity) -> str:
     """Return the region to register in; raise an error if Keystone has no region of the name.
 
     The function creates no region, because a typing error would become a region.
     """
-    known = sorted(each["id"] for each in identity.find("regions"))
-    if asked in known or (not asked and len(known) == 1):
-        return asked or known[0]
-    there = f"Keystone has {', '.join(known) or 'none'}"
-    if asked:
+    regions = sorted(each["id"] for each in identity.find("regions"))
+    if region in regions or (not region and len(regions) == 1):
+        return region or regions[0]
+    there = f"Keystone has {', '.join(regions) or 'none'}"
+    if region:
         raise NotFound(
-            f"there is no region {asked}, {there}: choose one with --region, or make it with"
-            f" `openstack region create {asked}`"
+            f"there is no region {region}, {there}: choose one with --region, or make it with"
+            f" `openstack region create {region}`"
         )
     raise ClientError(f"which region? {there}: choose one with --region")
 
@@ -232,17 +232,17 @@ def refuse_rivals(plans: Iterable[Plan], region: str, *, replace: bool) -> None:
 
 def enter(kind: Kind, made: Plan, region: str, identity: Identity) -> None:
     """Carry out a plan: enter Holdfast's endpoints, then disable others, to leave no gap."""
-    what = f"service {kind.type} {kind.name}"
+    service = f"service {kind.type} {kind.name}"
     service_id = made.service_id
     if service_id is None:
         new = {"type": kind.type, "name": kind.name, "description": kind.description}
-        answer = identity.write(what, "created", "POST", "/services", {"service": new})
+        answer = identity.write(service, "created", "POST", "/services", {"service": new})
         service_id = answer.get("service", {}).get("id")
     elif made.service_off:
         on = {"service": {"enabled": True}}
-        identity.write(what, "enabled", "PATCH", f"/services/{service_id}", on)
+        identity.write(service, "enabled", "PATCH", f"/services/{service_id}", on)
     else:
-        identity.right(what)
+        identity.right(service)
     for interface, url in made.create.items():
         body = {"service_id": service_id, "interface": interface, "url": url, "region_id": region}
         place = f"endpoint {kind.type} {interface} {url} in {region}"
@@ -290,30 +290,30 @@ def add(wanted: ServiceUser, identity: Identity) -> None:
     domain = _one(identity, "domains", wanted.domain)
     if domain is None:
         raise NotFound(f"Keystone has no domain {wanted.domain}: name --service-domain")
-    user, known = _one(identity, "users", wanted.name, domain_id=domain), True
+    user, existed = _one(identity, "users", wanted.name, domain_id=domain), True
     if user is None and not wanted.password:
         raise ClientError(
             f"there is no user {wanted.name} yet, and a new one takes --service-password-file"
         )
     project = _project(wanted.project, domain, identity)
     if user is None:
-        user, known = _user(wanted, domain, identity), False
+        user, existed = _user(wanted, domain, identity), False
     else:
         identity.right(f"user {wanted.name}")
     _grant(wanted, {role: by_name[role] for role in wanted.roles}, (user, project), identity)
-    if known and wanted.password and project:
+    if existed and wanted.password and project:
         _check_password(wanted, domain, project, identity)
 
 
 def _one(identity: Identity, noun: str, name: str, **query: str) -> str | None:
-    found = identity.find(noun, name=name, **query)
-    return str(found[0]["id"]) if found else None
+    matches = identity.find(noun, name=name, **query)
+    return str(matches[0]["id"]) if matches else None
 
 
 def _project(name: str, domain: str, identity: Identity) -> str | None:
-    if found := _one(identity, "projects", name, domain_id=domain):
+    if project := _one(identity, "projects", name, domain_id=domain):
         identity.right(f"project {name}")
-        return found
+        return project
     new = {"name": name, "domain_id": domain, "description": "Services of the cloud"}
     answer = identity.write(f"project {name}", "created", "POST", "/projects", {"project": new})
     made: str | None = answer.get("project", {}).get("id")
@@ -344,11 +344,11 @@ def _grant(
     if user and project:
         granted = {each["id"] for each in identity.call("GET", path)["roles"]}
     for role, role_id in roles.items():
-        what = f"role {role} for {wanted.name} in project {wanted.project}"
+        subject = f"role {role} for {wanted.name} in project {wanted.project}"
         if role_id in granted:
-            identity.right(what)
+            identity.right(subject)
         else:
-            identity.write(what, "granted", "PUT", f"{path}/{role_id}")
+            identity.write(subject, "granted", "PUT", f"{path}/{role_id}")
 
 
 def _check_password(wanted: ServiceUser, domain: str, project: str, identity: Identity) -> None:

@@ -43,18 +43,18 @@ class Resource:
         self._wire = wire
 
     def _get(self, *where: object, key: str = "", **query: Any) -> Object:
-        found: Object = self._wire.call(
+        value: Object = self._wire.call(
             "GET",
             self.route + path(*where),
             query=given(query),
             key=key or self.one,
             version=self.version,
         )
-        return found
+        return value
 
     def _list(self, *where: object, key: str = "", **query: Any) -> Objects:
-        found: Any = self._get(*where, key=key or self.many, **query)
-        listed: Objects = found
+        value: Any = self._get(*where, key=key or self.many, **query)
+        listed: Objects = value
         return listed
 
     def _send(
@@ -79,13 +79,13 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def only(noun: str, ref: str, found: Objects, missing: str) -> Object:
+def only(noun: str, ref: str, matches: Objects, missing: str) -> Object:
     """Return the only match; NotFound with the message `missing`, NotUnique with the ids."""
-    if not found:
+    if not matches:
         raise NotFound(missing, status=404)
-    if len(found) > 1:
-        raise NotUnique(noun, ref, [str(each["id"]) for each in found])
-    return found[0]
+    if len(matches) > 1:
+        raise NotUnique(noun, ref, [str(each["id"]) for each in matches])
+    return matches[0]
 
 
 class Agents(Resource):
@@ -156,8 +156,8 @@ class AlarmRules(Resource):
         and `silent` rules.
         """
         body = {"text": text, "hosts": [*hosts]}
-        found: Object = self._wire.call("POST", f"{self.route}-preview", body=body, key="preview")
-        return found
+        preview: Object = self._wire.call("POST", f"{self.route}-preview", body=body, key="preview")
+        return preview
 
     def delete(self, name: str) -> None:
         self._delete(name)
@@ -209,11 +209,11 @@ class Audit(Resource):
 
     def all(self, **wanted: Any) -> Iterator[Object]:
         """Yield every audit line; reads page by page."""
-        while found := self.list(**{**wanted, "limit": MOST}):
-            yield from found
-            if len(found) < MOST:
+        while page := self.list(**{**wanted, "limit": MOST}):
+            yield from page
+            if len(page) < MOST:
                 return
-            wanted["marker"] = found[-1]["id"]
+            wanted["marker"] = page[-1]["id"]
 
 
 class Availability(Resource):
@@ -258,9 +258,11 @@ class Failover(Resource):
 
     def find(self, ref: str) -> Object:
         """Find a segment by id or name."""
-        found = [one for one in self.list() if ref in (one["segment_id"], one["segment"])]
+        matches = [
+            segment for segment in self.list() if ref in (segment["segment_id"], segment["segment"])
+        ]
         missing = f"there is no segment {ref!r}: `holdfast failover` shows them"
-        return only("segment", ref, found, missing)
+        return only("segment", ref, matches, missing)
 
 
 class FloatingIps(Resource):
@@ -286,9 +288,9 @@ class FloatingIps(Resource):
         """Find a floating IP by id or address."""
         if UUID.fullmatch(ref):
             return self.show(ref)
-        found = [each for each in self.list() if each["floating_ip_address"] == ref]
+        matches = [each for each in self.list() if each["floating_ip_address"] == ref]
         missing = f"there is no floating IP {ref!r}: `holdfast floatingip list` shows them"
-        return only("floating IP", ref, found, missing)
+        return only("floating IP", ref, matches, missing)
 
 
 class Hosts(Resource):
@@ -348,12 +350,12 @@ class Hosts(Resource):
         """Find a host by id or by hypervisor_hostname, short or full."""
         if ref.isdecimal() or UUID.fullmatch(ref):
             return self.show(ref)
-        found = [h for h in self.list() if names.same(h["hypervisor_hostname"], ref)]
+        matches = [h for h in self.list() if names.same(h["hypervisor_hostname"], ref)]
         missing = (
             f"there is no host {ref!r} enrolled: `holdfast host list` shows them,"
             f" `holdfast host create {ref}` enrols it"
         )
-        return only("host", ref, found, missing)
+        return only("host", ref, matches, missing)
 
 
 class HostHealth(Resource):
@@ -399,9 +401,11 @@ class Incidents(Resource):
         """Find an incident by id or by a unique prefix of the id."""
         if UUID.fullmatch(ref):
             return self.show(ref)
-        found = [one for one in self.list(limit=MOST) if one["id"].startswith(ref.lower())]
+        matches = [
+            incident for incident in self.list(limit=MOST) if incident["id"].startswith(ref.lower())
+        ]
         missing = f"there is no incident {ref!r}: `holdfast incident list` shows them"
-        return self.show(only("incident", ref, found, missing)["id"])
+        return self.show(only("incident", ref, matches, missing)["id"])
 
     def explain(self, incident_id: str) -> Object:
         """Return the explanation of an incident: title, parts, and the full text."""
@@ -432,9 +436,12 @@ class Incidents(Resource):
         elif process:
             kind, payload = "PROCESS", {"event": "STOPPED", "process_name": process}
         at = dates.now().isoformat()
-        said = {"type": kind, "hostname": host, "generated_time": at, "payload": payload}
+        notification = {"type": kind, "hostname": host, "generated_time": at, "payload": payload}
         made: Object = self._wire.call(
-            "POST", "/instance-ha/v1/notifications", body={"notification": said}, key="notification"
+            "POST",
+            "/instance-ha/v1/notifications",
+            body={"notification": notification},
+            key="notification",
         )
         return made
 
@@ -462,14 +469,14 @@ class Leases(Resource):
         start_before, end_after, end_before, sort ("end_date:desc"), marker (the id of the lease
         to begin after).
         """
-        found: Objects = []
+        listed: Objects = []
         while True:
             query = given({**which, "limit": limit})
             page = self._wire.call("GET", self.route, query=query, version=self.version)
             leases: Objects = self._wire.under("leases", page)
-            found += leases
+            listed += leases
             if limit is not None or not leases or not page.get("leases_links"):
-                return found
+                return listed
             which["marker"] = leases[-1]["id"]
 
     def show(self, lease_id: str) -> Object:
@@ -485,12 +492,15 @@ class Leases(Resource):
         before_end_date: str | None = None,
         events: Sequence[Mapping[str, Any]] = (),
         dry_run: bool = False,
+        **further: Any,
     ) -> Object:
         """Create a lease. Dates are "YYYY-MM-DD HH:MM[:SS]" in UTC, or "now".
 
-        With `dry_run` the server books nothing and returns the lease it would create.
+        With `dry_run` the server books nothing and returns the lease it would create. The server
+        gets `further` keys as they are, except None.
         """
         body: dict[str, Any] = {
+            **given(further),
             "name": name,
             "start_date": start_date,
             "end_date": end_date,
@@ -525,9 +535,9 @@ class Leases(Resource):
         """Find a lease by id or unique name."""
         if UUID.fullmatch(ref):
             return self.show(ref)
-        found = [lease for lease in self.list(name=ref) if lease["name"] == ref]
+        matches = [lease for lease in self.list(name=ref) if lease["name"] == ref]
         missing = f"there is no lease {ref!r} that you may see: `holdfast lease list` shows them"
-        return only("lease", ref, found, missing)
+        return only("lease", ref, matches, missing)
 
 
 class MaintenanceWindows(Resource):
@@ -573,8 +583,8 @@ class Monitors(Resource):
 
     def matrix(self) -> Object:
         """Return the HA matrix in force, with the hosts in each row now."""
-        found: Object = self._wire.call("GET", "/holdfast/v1/matrix", key="matrix")
-        return found
+        matrix: Object = self._wire.call("GET", "/holdfast/v1/matrix", key="matrix")
+        return matrix
 
     def hosts(self, *, bad: bool = False) -> Objects:
         """List host health per network; `bad`: only hosts not up on every network."""
@@ -646,8 +656,8 @@ class Repair(Resource):
     def what_if(self, *, hosts: Iterable[str] = (), racks: Iterable[str] = ()) -> Object:
         """Return repair plan, recovery preview and capacity left after a failure."""
         body = {"hosts": list(hosts), "racks": list(racks)}
-        found: Object = self._wire.call("POST", "/holdfast/v1/what-if", body=body, key="what_if")
-        return found
+        effects: Object = self._wire.call("POST", "/holdfast/v1/what-if", body=body, key="what_if")
+        return effects
 
     def run(self, *, approve: bool = False, reason: str = "", domain: str = "") -> Object:
         """Start a repair now and return the plan.
@@ -694,8 +704,8 @@ class Sim(Resource):
         return self._do("servers", ref, "crash")
 
     def _do(self, *where: str, body: dict[str, str] | None = None) -> str:
-        said: str = self._wire.call("POST", self.route + path(*where), body=body, key="said")
-        return said
+        sentence: str = self._wire.call("POST", self.route + path(*where), body=body, key="said")
+        return sentence
 
 
 class Client:
@@ -725,8 +735,8 @@ class Client:
         if password and not user:
             raise Unauthorized("there is a password but no user")
         basic = (user, password) if user and password else None
-        given = Access(session=session, basic=basic, token=token, agent=agent)
-        access = find(given, user, os.environ)
+        own = Access(session=session, basic=basic, token=token, agent=agent)
+        access = find(own, user, os.environ)
         self._wire = Wire(
             url_from(url, access, os.environ),
             access,
@@ -767,5 +777,5 @@ class Client:
 
     def health(self) -> dict[str, Any]:
         """Return the response of /readyz; Unavailable (response in `body`) if not ready."""
-        said: dict[str, Any] = self._wire.call("GET", "/readyz", retries=0)
-        return said
+        health: dict[str, Any] = self._wire.call("GET", "/readyz", retries=0)
+        return health

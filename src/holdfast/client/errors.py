@@ -22,6 +22,8 @@ from typing import Any
 REQUEST_ID = "x-openstack-request-id"
 #: Error code of a request that was never sent, because JSON cannot represent the body.
 UNSAYABLE = "client.request.unsayable"
+#: Error code of a report from a host whose clock is wrong by more than a day: the report waits.
+WRONG_CLOCK = "holdfast.report.clock"
 
 
 class ClientError(Exception):
@@ -50,14 +52,14 @@ class ClientError(Exception):
         """Return the details of an error: conditions, obstacles, the earliest window with room."""
         body = self.body if isinstance(self.body, dict) else {}
         first = next(iter(body.get("errors") or ()), body)
-        found = first.get("details") if isinstance(first, dict) else None
-        return found if isinstance(found, dict) else {}
+        details = first.get("details") if isinstance(first, dict) else None
+        return details if isinstance(details, dict) else {}
 
     def __str__(self) -> str:
-        said = " ".join(self.message.split())
-        if not self.advice or self.advice in said:
-            return said
-        return f"{said.rstrip('.')}: {self.advice}"
+        message = " ".join(self.message.split())
+        if not self.advice or self.advice in message:
+            return message
+        return f"{message.rstrip('.')}: {self.advice}"
 
 
 class NotReachable(ClientError):
@@ -159,8 +161,8 @@ def _said(body: Any) -> tuple[str, str | None]:
     errors = body.get("errors")
     if isinstance(errors, list) and errors and isinstance(errors[0], dict):
         first = errors[0]
-        said = first.get("detail") or first.get("title") or ""
-        return str(said), _text(first.get("code"))
+        message = first.get("detail") or first.get("title") or ""
+        return str(message), _text(first.get("code"))
     for fault in body.values():
         if isinstance(fault, dict) and isinstance(fault.get("message"), str):
             return fault["message"], None

@@ -100,25 +100,25 @@ class Wire:
     ) -> Any:
         answer = self._send(method, where, body, query, version)
         try:
-            said = json.loads(answer.body) if answer.body else {}
+            content = json.loads(answer.body) if answer.body else {}
         except ValueError:
-            said = None
+            content = None
         if answer.status >= 300:
-            error = errors.from_answer(answer.status, answer.headers, said, answer.reason)
+            error = errors.from_answer(answer.status, answer.headers, content, answer.reason)
             if isinstance(error, errors.Unauthorized):
                 error.advise(self._advice)
             raise error
-        if said is None:
+        if content is None:
             raise self._stranger("in JSON")
-        return said
+        return content
 
-    def under(self, key: str | None, said: Any) -> Any:
+    def under(self, key: str | None, content: Any) -> Any:
         """Return the value under `key` of a response; ServerError if missing."""
         if key is None:
-            return said
-        if not isinstance(said, dict) or key not in said:
+            return content
+        if not isinstance(content, dict) or key not in content:
             raise self._stranger(f"with {key!r}")
-        return said[key]
+        return content[key]
 
     def _stranger(self, how: str) -> errors.ServerError:
         return errors.ServerError(

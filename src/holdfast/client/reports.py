@@ -101,14 +101,14 @@ class InstanceHaReports:
             return
         event, cluster = _EVENT[body["state"]]
         when = datetime.fromisoformat(body["observed_at"]).astimezone(UTC)
-        said = {
+        notification = {
             "type": "COMPUTE_HOST",
             "hostname": body["subject"].removeprefix("host:"),
             "generated_time": f"{when:%Y-%m-%dT%H:%M:%S}",
             "payload": {"event": event, "cluster_status": cluster, "host_status": "NORMAL"},
         }
         with _translated(_is_masakari, duplicate_is_done=True):
-            self._own.client.call("POST", "/notifications", body={"notification": said})
+            self._own.client.call("POST", "/notifications", body={"notification": notification})
 
     def view(self, observer: str, body: Mapping[str, Any]) -> None:
         """Do nothing: the instance HA contract has no monitor views."""
@@ -141,7 +141,7 @@ def _is_own(error: errors.ClientError) -> bool:
 def _is_masakari(error: errors.ClientError) -> bool:
     """Return whether a body is a fault of the contract: {"badRequest": {"code": 400, …}}."""
     body = error.body if isinstance(error.body, dict) else {}
-    return any(isinstance(one, dict) and "message" in one for one in body.values())
+    return any(isinstance(fault, dict) and "message" in fault for fault in body.values())
 
 
 @contextlib.contextmanager
@@ -156,13 +156,13 @@ def _translated(
     try:
         yield
     except errors.Conflict as error:
-        known = duplicate_is_done and is_theirs(error)
-        if known and "maintenance" not in error.message.lower():
+        is_duplicate = duplicate_is_done and is_theirs(error)
+        if is_duplicate and "maintenance" not in error.message.lower():
             return
         raise Unavailable(error.message) from error
     except errors.BadRequest as error:
         never = error.status in NEVER and is_theirs(error)
-        if never or error.code == errors.UNSAYABLE:
+        if error.code != errors.WRONG_CLOCK and (never or error.code == errors.UNSAYABLE):
             raise InvalidInput(error.message) from error
         raise Unavailable(error.message) from error
     except errors.Forbidden as error:
@@ -193,7 +193,7 @@ class HoldfastExpected:
         self._client.close()
 
 
-def _read(said: Any) -> Expectation:
+def _read(answer: Any) -> Expectation:
     """Parse the expected servers; Unavailable if the response is malformed.
 
     A partial list must not be used: the missing entries would look like missing servers.
@@ -206,17 +206,17 @@ def _read(said: Any) -> Expectation:
                 _state(server["state"]),
                 str(server["why"]),
             )
-            for server in said["servers"]
+            for server in answer["servers"]
         )
-        return Expectation(str(said["host"]), datetime.fromisoformat(said["at"]), servers)
+        return Expectation(str(answer["host"]), datetime.fromisoformat(answer["at"]), servers)
     except (KeyError, TypeError, ValueError) as error:
         raise Unavailable(f"what should run here was not answered in our words: {error}") from error
 
 
-def _state(word: Any) -> str:
-    if word not in EXPECTED_STATES:
-        raise ValueError(f"{word!r} is no state")
-    return str(word)
+def _state(state: Any) -> str:
+    if state not in EXPECTED_STATES:
+        raise ValueError(f"{state!r} is no state")
+    return str(state)
 
 
 # Agents: heartbeats, alarm rules and samples.
@@ -232,13 +232,13 @@ class HoldfastCentre:
         self._client = LazyClient(connect)
 
     def beat(self, host: str, body: Mapping[str, Any]) -> Heard:
-        said = self._call("PUT", _AGENTS + path(host), "agent", body)
-        wanted = said.get("samples")  # an older Holdfast does not send the field
-        return Heard(str(said["rules"]["version"]), int(wanted["after"]) if wanted else None)
+        answer = self._call("PUT", _AGENTS + path(host), "agent", body)
+        wanted = answer.get("samples")  # an older Holdfast does not send the field
+        return Heard(str(answer["rules"]["version"]), int(wanted["after"]) if wanted else None)
 
     def rules(self, host: str) -> Held:
-        said = self._call("GET", _AGENTS + path(host, "alarm-rules"), "alarm_rules", None)
-        return Held(str(said["version"]), str(said["text"]))
+        answer = self._call("GET", _AGENTS + path(host, "alarm-rules"), "alarm_rules", None)
+        return Held(str(answer["version"]), str(answer["text"]))
 
     def samples(self, host: str, body: Mapping[str, Any]) -> None:
         self._call("PUT", _AGENTS + path(host, "samples"), None, body)

@@ -73,9 +73,9 @@ def _not_let_in(base: str, method: str, error: Exception) -> errors.ClientError:
     sentence = f"cannot reach {both}: {error}"
     cause = error.__context__
     if isinstance(cause, requests.RequestException):
-        asked = (cause.request.url if cause.request is not None else None) or base
+        url = (cause.request.url if cause.request is not None else None) or base
         failure = _failure(cause)
-        if asked.startswith(base) and failure.sent:
+        if url.startswith(base) and failure.sent:
             return no_answer(method, sentence, isinstance(failure, HttpTimeout))
     elif isinstance(error, theirs.RequestTimeout | theirs.ConnectionError):
         return no_answer(method, sentence, isinstance(error, theirs.ConnectTimeout))

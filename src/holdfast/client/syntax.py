@@ -32,12 +32,9 @@ def parse(text: str, head: str = "resource_type") -> dict[str, Any]:
     Raises ValueError with the problem.
     """
     if text.lstrip().startswith("{"):
-        try:
-            whole: dict[str, Any] = json.loads(text)
-        except ValueError as error:
-            raise ValueError(f"{text!r} is not JSON: {error}") from None
+        whole: dict[str, Any] = _json(text)
         return whole
-    found: dict[str, Any] = {}
+    reservation: dict[str, Any] = {}
     for position, part in enumerate(_parts(text)):
         key, equals, value = part.partition("=")
         if not equals and position == 0 and part:
@@ -47,10 +44,10 @@ def parse(text: str, head: str = "resource_type") -> dict[str, Any]:
                 f"{part!r} is not key=value: write {head.upper()},key=value,key=value, and"
                 ' key="a,b" where a value has commas'
             )
-        if key.strip() in found:
+        if key.strip() in reservation:
             raise ValueError(f"{key.strip()} is there twice")
-        found[key.strip()] = _value(key.strip(), value.strip())
-    return found
+        reservation[key.strip()] = _value(key.strip(), value.strip())
+    return reservation
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -72,13 +69,22 @@ def _value(key: str, text: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
+def _json(text: str) -> Any:
+    """Parse JSON; ValueError quotes the beginning of other text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{text[:200]!r} is not JSON: {error}") from None
+
+
 _KEY = r"\s*\$?([A-Za-z_][\w.:-]*)"
-_COMPARISON = re.compile(_KEY + r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*")
-_IN = re.compile(_KEY + r"\s+in\s+(.*?)\s*")
+# possessive: a condition that does not match is not tried again from every blank
+_COMPARISON = re.compile(_KEY + r"\s*+(>=|<=|!=|==|=|>|<)\s*+(.*)")
+_IN = re.compile(_KEY + r"\s++in\s++(.*)")
 
 
 def expression(conditions: Sequence[str]) -> str:
@@ -103,10 +109,8 @@ def check(condition: str) -> str:
 def tree(condition: str) -> list[Any]:
     """Parse a condition into an expression list; ValueError if invalid."""
     if condition.lstrip().startswith("["):
-        try:
-            return list(json.loads(condition))
-        except ValueError as error:
-            raise ValueError(f"{condition!r} is not JSON: {error}") from None
+        return list(_json(condition))
+    condition = condition.strip()
     if match := _IN.fullmatch(condition):
         values = [value.strip() for value in match[2].split(",") if value.strip()]
         if values:
@@ -115,6 +119,6 @@ def tree(condition: str) -> list[Any]:
         operator = "==" if match[2] == "=" else match[2]
         return [operator, f"${match[1]}", match[3]]
     raise ValueError(
-        f"{condition!r} is not a condition: write 'vcpus>=8', 'gpu=True', 'rack!=rack-a',"
+        f"{condition[:200]!r} is not a condition: write 'vcpus>=8', 'gpu=True', 'rack!=rack-a',"
         " 'rack in rack-a,rack-b' or a JSON list"
     )

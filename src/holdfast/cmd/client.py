@@ -154,8 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = HoldfastApp().run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
-    except SystemExit as asked:
-        code = asked.code if isinstance(asked.code, int) else int(bool(asked.code))
+    except SystemExit as exit:
+        code = exit.code if isinstance(exit.code, int) else int(bool(exit.code))
     except BrokenPipeError:
         code = PIPE_CLOSED
     except KeyboardInterrupt:

@@ -15,11 +15,11 @@ PASSWORD_FILE = "HOLDFAST_IPMI_PASSWORD_FILE"
 
 def rewritten(words: Sequence[str], file: str) -> list[str]:
     """Return the command with `-f FILE` in place of `-P PASSWORD`."""
-    found = list(words)
-    if "-P" in found:
-        at = found.index("-P")
-        found[at : at + 2] = ["-f", file]
-    return found
+    command = list(words)
+    if "-P" in command:
+        at = command.index("-P")
+        command[at : at + 2] = ["-f", file]
+    return command
 
 
 def main() -> None:

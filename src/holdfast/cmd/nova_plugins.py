@@ -9,13 +9,14 @@ child of this process, as beside the agent.
 """
 
 import argparse
+import functools
 import json
 import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future, wait
 from typing import Final
 
 from holdfast.metrics.linux import Files, Host, Qemus
@@ -25,6 +26,7 @@ from holdfast.metrics.plugin_manager import PluginManager
 from holdfast.metrics.plugin_runner import Limits, PluginRunner
 from holdfast.ports.metrics import Process
 from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.threads import start_call
 
 LOG = logging.getLogger("holdfast.nova_plugins")
 
@@ -41,14 +43,14 @@ def processes(uuids: Collection[str]) -> Mapping[str, Process]:
         files.close()
 
 
-def serve(runner: PluginRunner, told: NovaSnapshots) -> None:
+def serve(runner: PluginRunner, snapshots: NovaSnapshots) -> None:
     for line in sys.stdin.buffer:
         try:
             message = Message.of(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
             LOG.error("nova-compute's Holdfast is of another version than this: %r", error)
         else:
-            runner.offer(told.snapshot(message))
+            runner.offer(snapshots.snapshot(message))
         try:
             os.write(1, b".")
         except BrokenPipeError:
@@ -58,7 +60,7 @@ def serve(runner: PluginRunner, told: NovaSnapshots) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="holdfast.cmd.nova_plugins", description=__doc__)
     parser.add_argument("--file", required=True, help="which plugins there are")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent to nova-compute's process group
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # nova-compute ends, and so does the input
     logging.basicConfig(
@@ -68,10 +70,10 @@ def main() -> int:
     )
     clock = SystemClock()
     runner = PluginRunner(Limits(), PluginLog())
-    plugins = PluginManager(runner, asked.file, clock)
-    began = threading.Thread(target=_begin, args=(plugins,), name="first plugins", daemon=True)
-    began.start()
-    began.join(FIRST_S)
+    plugins = PluginManager(runner, arguments.file, clock)
+    began = start_call("first plugins", functools.partial(_begin, plugins))
+    began.add_done_callback(_log_failure)
+    wait([began], FIRST_S)
     try:
         serve(runner, NovaSnapshots(Host(Files()).read, processes, clock))
     finally:
@@ -83,6 +85,11 @@ def main() -> int:
 def _begin(plugins: PluginManager) -> None:
     plugins.follow()
     plugins.start()
+
+
+def _log_failure(began: Future[None]) -> None:
+    if error := began.exception():
+        LOG.error("the plugins cannot be loaded", exc_info=error)
 
 
 if __name__ == "__main__":

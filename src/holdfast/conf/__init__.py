@@ -8,6 +8,7 @@ Each module of this package holds the options of one group or of a few related g
 256
 """
 
+import copy
 import importlib.metadata
 import logging
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 from oslo_config import cfg
 from oslo_log import log
+from oslo_log.formatters import ContextFormatter
 
 import holdfast
 from holdfast.conf import (
@@ -23,7 +25,6 @@ from holdfast.conf import (
     cloud,
     default,
     enforcement,
-    fencing,
     hostmonitor,
     manager,
     monitors,
@@ -45,7 +46,7 @@ _GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
     api.CONSOLE_GROUP: api.CONSOLE_OPTS,
     default.DATABASE_GROUP: default.DATABASE_OPTS,
     enforcement.GROUP: enforcement.OPTS,
-    fencing.GROUP: fencing.OPTS,
+    recovery.FENCING_GROUP: recovery.FENCING_OPTS,
     hostmonitor.GROUP: hostmonitor.OPTS,
     publishers.GROUP: publishers.OPTS,
     cloud.LIBVIRT_GROUP: cloud.LIBVIRT_OPTS,
@@ -121,12 +122,44 @@ def set_up_logging(conf: cfg.ConfigOpts, program: str) -> None:
     log.set_defaults(
         logging_context_format_string="%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s"
         " [%(global_request_id)s %(request_id)s %(user)s %(project)s] %(message)s",
-        default_log_levels=[*log.get_default_log_levels(), "alembic=WARN", "cheroot=WARN"],
+        default_log_levels=[
+            *log.get_default_log_levels(),
+            "alembic=WARN",
+            "waitress=WARN",
+            "waitress.queue=ERROR",
+        ],
     )
     log.setup(conf, program)
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, ContextFormatter):
+            handler.setFormatter(_OneLine(handler.formatter))
     for name in unknown(conf):
         LOG.warning("no such option, left aside: %s", name)
     conf.register_mutate_hook(_levels)
+
+
+#: Control characters, and the two line separators of Unicode: foreign text may contain them.
+_CONTROL = {n: repr(chr(n))[1:-1] for n in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
+
+
+class _OneLine(logging.Formatter):
+    """Formats a record as one line: foreign text cannot imitate another line of the log.
+
+    Each line of a traceback has oslo.log's prefix: the date and the logger.
+    """
+
+    def __init__(self, inner: ContextFormatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        plain = copy.copy(record)
+        plain.exc_info = plain.exc_text = None
+        lines = [self._inner.format(plain)]
+        if record.exc_info:
+            trace = self._inner.formatException(record.exc_info, record=plain)
+            lines += trace.rstrip().split("\n")
+        return "\n".join(line.translate(_CONTROL) for line in lines)
 
 
 def reload(conf: cfg.ConfigOpts) -> str:

@@ -147,8 +147,8 @@ METRICS_OPTS = [
     cfg.StrOpt(
         "rules_file",
         help="YAML file of alarm rules (docs/concepts/alarms.md). The agent reloads the file when "
-        "it changes and at SIGHUP; an invalid file leaves the previous rules in force. Central "
-        "rules with the same id, and rules set through the socket, replace rules of the file.",
+        "it changes and at SIGHUP; an invalid file leaves the previous rules in force. A "
+        "central rule replaces the rule of the file with the same id.",
     ),
     cfg.ListOpt(
         "groups",

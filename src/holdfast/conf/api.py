@@ -18,7 +18,8 @@ OPTS = [
     cfg.StrOpt(
         "public_url",
         default="",
-        help="URL of the API in links of version documents. Default: the URL of the request.",
+        help="URL of the API in links of version documents. Default: the URL of the request if its "
+        "host is [api] host or loopback, else relative links.",
     ),
 ]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[recovery], [mass_failure]: recovery of failed hosts and guests, its limits and guards.
+"""[recovery], [mass_failure], [fencing]: recovery of failed hosts and guests, limits, power-off.
 
-All options can change at run time: edit the file and send SIGHUP.
+The options of [recovery] and [mass_failure] can change at run time: edit the file and send SIGHUP.
 """
 
 from oslo_config import cfg, types
@@ -133,11 +133,11 @@ OPTS = [
     ),
     cfg.StrOpt(
         "heartbeat_network",
-        default="management",
+        default="manage",
         mutable=True,
         help="Network of the HA matrix that carries heartbeats of agents and reports of "
-        "nova-compute. A heartbeat contradicts the failure of a host only if the failure includes "
-        "this network.",
+        "nova-compute, a name of [hostmonitor] networks. A heartbeat contradicts the failure of a "
+        "host only if the failure includes this network.",
     ),
     _s(
         "nova_report_interval_s",
@@ -261,5 +261,30 @@ MASS_FAILURE_OPTS = [
         help="Share of failed hosts of a rack or zone from which Holdfast holds repair and "
         "recovery until an operator approves: `holdfast recovery approve`, `holdfast repair run "
         "--approve`.",
+    ),
+]
+
+
+# [fencing]: how Holdfast powers off a dead host. A separate file lists the fence devices.
+
+FENCING_GROUP = "fencing"
+FENCING_OPTS = [
+    cfg.StrOpt(
+        "devices_file",
+        help="YAML file of fence devices: how each host is powered off (docs/install/fencing.md). "
+        "The manager reloads the file when it changes. Without it only hosts of the simulated "
+        "cloud can be fenced.",
+    ),
+    cfg.FloatOpt(
+        "call_timeout_s",
+        default=10.0,
+        min=3.0,
+        help="Seconds that one call to a fence device may take. The device driver gets 2 s less, "
+        "or its own timeout_s if that is shorter.",
+    ),
+    cfg.StrOpt(
+        "agents_dir",
+        default="/usr/sbin",
+        help="Directory of ClusterLabs' fence agents: fence_ipmilan and others.",
     ),
 ]

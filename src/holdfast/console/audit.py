@@ -26,7 +26,6 @@ LINES, NEAR = 50, 10
 FILTERS: Final = ("text", "subject", "actor", "project_id", "since", "until")
 _OPTIONS: Final[Mapping[str, str]] = {"project_id": "project"}
 _LEASE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_NAME: Final = re.compile(r"host ([\w.-]+)")
 
 
 def index(request: Request) -> Response:
@@ -108,10 +107,10 @@ def _command(verb: str, query: Mapping[str, str]) -> list[str]:
 
 def _shown(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return a line with the page of its subject."""
-    return {**line, "page": subject_page(line["subject"], line["sentence"])}
+    return {**line, "page": subject_page(line["subject"])}
 
 
-def subject_page(subject: str, sentence: str = "") -> str:
+def subject_page(subject: str) -> str:
     """Return the address of the page about an audit subject; empty if there is none."""
     kind, _, own = subject.partition(":")
     if _LEASE.fullmatch(subject):
@@ -119,10 +118,7 @@ def subject_page(subject: str, sentence: str = "") -> str:
     if kind == "incident":
         return f"{PREFIX}/incidents/{quote(own, safe='')}"
     if kind == "host":
-        # the subject may hold the host's id, while the sentence holds its name
-        named = _NAME.match(sentence)
-        name = named[1] if named and _LEASE.fullmatch(own) else own
-        return "" if _LEASE.fullmatch(name) else f"{PREFIX}/hosts/{quote(name, safe='')}"
+        return f"{PREFIX}/hosts/{quote(own, safe='')}"  # its name, or its uuid
     if kind == "alarm":
         return f"{PREFIX}/alarms/{quote(own, safe='')}"
     if kind in ("recovery", "maintenance", "repair"):

@@ -730,7 +730,7 @@ def _book(form: LeaseForm, window: Mapping[str, Any], now: datetime) -> str:
     A window that is free now is still free a minute later, so the form starts `now`: the time
     that the user needs for the form does not matter.
     """
-    fields = {name: value for name, value in form.given.items() if value}
+    fields = {name: value for name, value in form.fields.items() if value}
     start, end = (datetime.fromisoformat(window[name]) for name in ("start_date", "end_date"))
     fields |= {"start": f"{start:%Y-%m-%d %H:%M}", "end": f"{end:%Y-%m-%d %H:%M}"}
     if start <= now:

@@ -83,27 +83,31 @@ _ALL: Final = ("retry", "approve", "confirm-off", "abort")
 def _possible(case: Mapping[str, Any], domain: str) -> Iterator[Order]:
     own, details = case["id"], case["details"]
     tried = case["status"] in (FAILED, ABORTED) and case["kind"] in WORK
-    left = any(one["status"] == FAILED for one in case.get("servers", ()))
+    left = any(server["status"] == FAILED for server in case.get("servers", ()))
     if tried and (left or not details.get("back_at")):
-        said = "The guards are asked again, and that the host is off must be proven anew."
+        explanation = "The guards are asked again, and that the host is off must be proven anew."
         if details.get("back_at"):
-            said = "The host is in use again: servers that did not leave it start there."
-        yield Order("retry", "Try again", said, _command("retry", own), "main", needs_reason=False)
+            explanation = "The host is in use again: servers that did not leave it start there."
+        yield Order(
+            "retry", "Try again", explanation, _command("retry", own), "main", needs_reason=False
+        )
     if waits_for_approval(case):
         yield _approval(domain)
     if case["status"] in LIVING and case["kind"] == HOST and _lacks_proof(details):
-        said = (
+        explanation = (
             "Its servers are started elsewhere on your word: if it is not off, they run twice and"
             " destroy their disks. Look at the machine, or pull the plug, before you say it."
         )
         command = _command("confirm-off", own, "--reason", "TEXT")
         sure = f"Is {case['host']} off, seen with your own eyes?"
-        yield Order("confirm-off", f"{case['host']} is off", said, command, "bad", confirm=sure)
+        yield Order(
+            "confirm-off", f"{case['host']} is off", explanation, command, "bad", confirm=sure
+        )
     if case["status"] in LIVING:
-        said = "Nothing more is begun for it; servers that are on their way arrive."
+        explanation = "Nothing more is begun for it; servers that are on their way arrive."
         command = _command("abort", own, "--reason", "TEXT")
         sure = "Begin nothing more for this incident?"
-        yield Order("abort", "Abort", said, command, "bad", confirm=sure)
+        yield Order("abort", "Abort", explanation, command, "bad", confirm=sure)
 
 
 def _approval(domain: str) -> Order:
@@ -112,14 +116,14 @@ def _approval(domain: str) -> Order:
     The approval lifts the guard, so the text names the place.
     """
     where = f"in {domain}" if domain else "everywhere"
-    said = f"So much did fail {where}: what is held for that {where} goes on, for an hour."
+    explanation = f"So much did fail {where}: what is held for that {where} goes on, for an hour."
     if not domain:
-        said += " It counts for every rack, because the rack of this host is unknown."
+        explanation += " It counts for every rack, because the rack of this host is unknown."
     command = switch_pages.approve_command({"domain": domain})
     sure = f"Let recovery go on {where}, however many hosts are down there, for an hour?"
     label = f"Approve: so much did fail {where}"
     hidden = {"domain": domain}
-    return Order("approve", label, said, command, "bad", confirm=sure, hidden=hidden)
+    return Order("approve", label, explanation, command, "bad", confirm=sure, hidden=hidden)
 
 
 def _command(*words: str) -> Sequence[str]:
@@ -198,24 +202,31 @@ class Phase:
         return self.name.split()[0]
 
 
-def first(case: Mapping[str, Any], seen: Sequence[Mapping[str, Any]] = ()) -> datetime:
+def first(case: Mapping[str, Any], observations: Sequence[Mapping[str, Any]] = ()) -> datetime:
     """Return the time of the first missed sample: the earliest time in any evidence or report.
 
     Ignores times after the opening, and times more than LONGEST before it.
     """
     opened = read_time(case["opened_at"])
-    said = [*_sinces(case["details"].get("seen")), *(row.get("since") for row in seen)]
-    said += [report["generated_at"] for report in case["reports"]]
-    times = [at for one in said if (at := api_calls.time(one)) and opened - LONGEST <= at <= opened]
+    times_written = [
+        *_sinces(case["details"].get("seen")),
+        *(row.get("since") for row in observations),
+    ]
+    times_written += [report["generated_at"] for report in case["reports"]]
+    times = [
+        at
+        for text in times_written
+        if (at := api_calls.time(text)) and opened - LONGEST <= at <= opened
+    ]
     return min([opened, *times])
 
 
 def _sinces(votes: Any) -> Iterator[Any]:
     for vote in api_calls.votes(votes):
         yield vote.get("since")
-        for one in api_calls.networks(vote).values():
-            if one.get("health") == "down":
-                yield one.get("since")
+        for network in api_calls.networks(vote).values():
+            if network.get("health") == "down":
+                yield network.get("since")
 
 
 def phases(case: Mapping[str, Any], begin: datetime, now: datetime) -> Sequence[Phase]:
@@ -224,40 +235,40 @@ def phases(case: Mapping[str, Any], begin: datetime, now: datetime) -> Sequence[
     Phases to come have no times.
     """
     opened = read_time(case["opened_at"])
-    seen = str(case["seen"] or case["cause"])
-    found = [Phase("noticed", PHASE_DONE, begin, opened, seen)]
+    symptom = str(case["seen"] or case["cause"])
+    drawn = [Phase("noticed", PHASE_DONE, begin, opened, symptom)]
     if retried := api_calls.time(case["details"].get("retried_at")):
         tried = entries(case["details"].get("attempts"))
-        said = "; ".join(f"{one['status']}: {one['sentence']}" for one in tried)
-        found.append(Phase("tried before", PHASE_DONE, opened, retried, said))
+        attempts = "; ".join(f"{attempt['status']}: {attempt['sentence']}" for attempt in tried)
+        drawn.append(Phase("tried before", PHASE_DONE, opened, retried, attempts))
     for name, steps in _grouped(case):
-        found.append(_phase(name, list(steps), found[-1].end, now))
-    found = [_with_holds(phase, case) if phase.name == "judged" else phase for phase in found]
+        drawn.append(_phase(name, list(steps), drawn[-1].end, now))
+    drawn = [_with_holds(phase, case) if phase.name == "judged" else phase for phase in drawn]
     if api_calls.known(case["details"].get("evidence")).get("kind") != "fenced":
-        found = [
+        drawn = [
             replace(phase, name="proven off") if phase.name == "fenced" else phase
-            for phase in found
+            for phase in drawn
         ]
-    return _drawn([*found, *_rest(case, found, now)])
+    return _drawn([*drawn, *_rest(case, drawn, now)])
 
 
 def _grouped(case: Mapping[str, Any]) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
     of = _OF.get(case["kind"], {})
     shown = [step for step in case["steps"] if step["status"] != SKIPPED]
-    return groupby(shown, key=lambda one: of.get(one["name"], one["name"]))
+    return groupby(shown, key=lambda step: of.get(step["name"], step["name"]))
 
 
 def _phase(
     name: str, steps: Sequence[Mapping[str, Any]], begin: datetime | None, now: datetime
 ) -> Phase:
-    said = "; ".join(step["sentence"] for step in steps if step["sentence"])
+    sentences = "; ".join(step["sentence"] for step in steps if step["sentence"])
     states = {step["status"] for step in steps}
     if begin is None or states == {TO_COME}:
-        return Phase(name, TO_COME, None, None, said)
+        return Phase(name, TO_COME, None, None, sentences)
     if states != {PHASE_DONE}:
-        return Phase(name, BUSY, begin, max(begin, now), said)
+        return Phase(name, BUSY, begin, max(begin, now), sentences)
     ended = [at for step in steps if (at := api_calls.time(step["finished_at"]))]
-    return Phase(name, PHASE_DONE, begin, max([begin, *ended]), said)
+    return Phase(name, PHASE_DONE, begin, max([begin, *ended]), sentences)
 
 
 def _with_holds(judged: Phase, case: Mapping[str, Any]) -> Phase:
@@ -272,9 +283,9 @@ def _with_holds(judged: Phase, case: Mapping[str, Any]) -> Phase:
     return replace(judged, sentence="; ".join([*dict.fromkeys(reasons), judged.sentence]))
 
 
-def _rest(case: Mapping[str, Any], found: Sequence[Phase], now: datetime) -> Iterator[Phase]:
+def _rest(case: Mapping[str, Any], drawn: Sequence[Phase], now: datetime) -> Iterator[Phase]:
     """Yield the phase after the last step: an end by an operator, or an incident without steps."""
-    last, closed = found[-1], api_calls.time(case["closed_at"])
+    last, closed = drawn[-1], api_calls.time(case["closed_at"])
     if last.end is None or last.state != PHASE_DONE or last.name == "closed":
         return
     if closed is not None and closed > last.end:
@@ -283,24 +294,24 @@ def _rest(case: Mapping[str, Any], found: Sequence[Phase], now: datetime) -> Ite
         yield Phase("open", BUSY, last.end, max(last.end, now), case["sentence"])
 
 
-def _drawn(found: Sequence[Phase]) -> Sequence[Phase]:
-    lived = [phase for phase in found if phase.begin is not None]
+def _drawn(rows: Sequence[Phase]) -> Sequence[Phase]:
+    lived = [phase for phase in rows if phase.begin is not None]
     total = sum(phase.seconds for phase in lived) or 1.0
     shares = [max(phase.seconds / total, _LEAST) for phase in lived]
     places, x = iter(shares), 0.0
     drawn = []
-    for one in found:
-        if one.begin is None:
-            drawn.append(one)
+    for row in rows:
+        if row.begin is None:
+            drawn.append(row)
             continue
         width = 100 * next(places) / sum(shares)
-        drawn.append(replace(one, x=round(x, 3), width=round(width, 3)))
+        drawn.append(replace(row, x=round(x, 3), width=round(width, 3)))
         x += width
     return drawn
 
 
-def total(found: Sequence[Phase]) -> float:
-    return sum(phase.seconds for phase in found)
+def total(listed: Sequence[Phase]) -> float:
+    return sum(phase.seconds for phase in listed)
 
 
 # The timeline of an incident: observations, decisions, steps, moves, repairs of reservations,
@@ -347,17 +358,17 @@ class Sight:
 def sights(votes: Any) -> Sequence[Sight]:
     """Return the network views of the monitors that voted the host down."""
     return [
-        _sight(str(vote.get("observer", "")), name, said, api_calls.time(vote.get("said_at")))
+        _sight(str(vote.get("observer", "")), name, report, api_calls.time(vote.get("said_at")))
         for vote in api_calls.votes(votes)
-        for name, said in api_calls.networks(vote).items()
+        for name, report in api_calls.networks(vote).items()
     ]
 
 
-def _sight(observer: str, network: str, said: Mapping[str, Any], at: datetime | None) -> Sight:
-    confirmed = said.get("confirmed_by")
+def _sight(observer: str, network: str, report: Mapping[str, Any], at: datetime | None) -> Sight:
+    confirmed = report.get("confirmed_by")
     by = ", ".join(map(str, confirmed)) if isinstance(confirmed, list) else ""
-    since = api_calls.time(said.get("since"))
-    return Sight(observer, network, str(said.get("health", "")), since, by, at)
+    since = api_calls.time(report.get("since"))
+    return Sight(observer, network, str(report.get("health", "")), since, by, at)
 
 
 def events(
@@ -369,10 +380,10 @@ def events(
 
     `lines` are audit lines about the host; `observed` are observations of the host.
     """
-    found = [
+    listed = [
         *_seen(case),
         *_reported(case),
-        *(_observed(one) for one in observed),
+        *(_observed(row) for row in observed),
         *_written(case),
         *_steps(case),
         *_attempts(case),
@@ -381,7 +392,7 @@ def events(
         *_back(case),
         *(_line(line) for line in lines),
     ]
-    return sorted(found, key=lambda one: one.at)
+    return sorted(listed, key=lambda event: event.at)
 
 
 def _seen(case: Mapping[str, Any]) -> Iterator[Event]:
@@ -397,18 +408,22 @@ def _reported(case: Mapping[str, Any]) -> Iterator[Event]:
         came, made = read_time(report["received_at"]), api_calls.time(report.get("generated_at"))
         if made is not None and came - LONGEST <= made < came:
             yield Event(made, SEEN, f"it happened, says a {report['type']} report")
-        said = f"a {report['type']} report came in: notification {report['id']}"
-        yield Event(came, SEEN, said)
+        sentence = f"a {report['type']} report came in: notification {report['id']}"
+        yield Event(came, SEEN, sentence)
 
 
 def _observed(row: Mapping[str, Any]) -> Event:
     """Place an observation at its `since` time; with a wrong clock at the time of arrival."""
     names = ("id", "observer", "subject", "kind", "state", "since")
-    one = Observed(**{name: row[name] for name in names}, evidence=api_calls.known(row["evidence"]))
-    heard = row["created_at"]
-    at = one.since if heard - LONGEST <= one.since <= heard else heard
-    what = "" if one.what == one.state else f": {one.what}"
-    return Event(at, SEEN, f"{one.kind} {one.state}, says {one.observer}{what}")
+    observation = Observed(
+        **{name: row[name] for name in names}, evidence=api_calls.known(row["evidence"])
+    )
+    received = row["created_at"]
+    at = observation.since if received - LONGEST <= observation.since <= received else received
+    details = "" if observation.what == observation.state else f": {observation.what}"
+    return Event(
+        at, SEEN, f"{observation.kind} {observation.state}, says {observation.observer}{details}"
+    )
 
 
 def _written(case: Mapping[str, Any]) -> Iterator[Event]:
@@ -434,38 +449,40 @@ def _timeline(case: Mapping[str, Any]) -> list[timeline.Event]:
     """Return the incident's timeline from the form of the API."""
     return [
         timeline.Event(
-            read_time(one["at"]),
-            one["actor"],
-            timeline.read(one["kind"], one["data"]),
-            one["sentence"],
+            read_time(event["at"]),
+            event["actor"],
+            timeline.read(event["kind"], event["data"]),
+            event["sentence"],
         )
-        for one in case["timeline"]
+        for event in case["timeline"]
     ]
 
 
 def _steps(case: Mapping[str, Any]) -> Iterator[Event]:
-    for one in case["steps"]:
-        if one["finished_at"]:
-            yield Event(read_time(one["finished_at"]), DONE, f"{one['name']}: {one['sentence']}")
+    for step in case["steps"]:
+        if step["finished_at"]:
+            yield Event(read_time(step["finished_at"]), DONE, f"{step['name']}: {step['sentence']}")
 
 
 def _attempts(case: Mapping[str, Any]) -> Iterator[Event]:
     """Yield the fence requests of this and earlier attempts, and the steps of earlier attempts."""
     details = case["details"]
     before = entries(details.get("attempts"))
-    for one in (*before, details):
-        for entry in entries(one.get("fence_requests")):
-            said = (
+    for attempt in (*before, details):
+        for entry in entries(attempt.get("fence_requests")):
+            sentence = (
                 "the fence was asked to switch it off" if entry.get("asked") else "fencing failed"
             )
             answer = entry.get("refused") or entry.get("failed")
             joined = " and answered: " if entry.get("asked") else ": "
-            yield Event(read_time(entry["at"]), DONE, f"{said}{joined}{answer}" if answer else said)
-    for number, one in enumerate(before, 1):
-        for step in one["steps"]:
+            yield Event(
+                read_time(entry["at"]), DONE, f"{sentence}{joined}{answer}" if answer else sentence
+            )
+    for number, attempt in enumerate(before, 1):
+        for step in attempt["steps"]:
             if step["at"]:
-                said = f"attempt {number}: {step['name']}: {step['sentence']}"
-                yield Event(read_time(step["at"]), DONE, said)
+                sentence = f"attempt {number}: {step['name']}: {step['sentence']}"
+                yield Event(read_time(step["at"]), DONE, sentence)
 
 
 def _guest(case: Mapping[str, Any]) -> Iterator[Event]:
@@ -473,9 +490,9 @@ def _guest(case: Mapping[str, Any]) -> Iterator[Event]:
     if case.get("kind") != GUEST:
         return
     name = case.get("server_name") or case.get("server") or "it"
-    for key, kind, said in (("reported_at", SEEN, "failed"), ("ran_again_at", DONE, "ran again")):
+    for key, kind, change in (("reported_at", SEEN, "failed"), ("ran_again_at", DONE, "ran again")):
         if (at := api_calls.time(case["details"].get(key))) is not None:
-            yield Event(at, kind, f"{name} {said}")
+            yield Event(at, kind, f"{name} {change}")
 
 
 def _moves(case: Mapping[str, Any]) -> Iterator[Event]:
@@ -485,8 +502,8 @@ def _moves(case: Mapping[str, Any]) -> Iterator[Event]:
             now = f"{where}, under way" if not server["ended_at"] else f"leaves {server['from']}"
             yield Event(read_time(server["started_at"]), MOVED, f"{server['name']}: {now}")
         if server["ended_at"]:
-            said = f"{server['name']}: {where}, {server['status']}: {server['message']}"
-            yield Event(read_time(server["ended_at"]), MOVED, said)
+            sentence = f"{server['name']}: {where}, {server['status']}: {server['message']}"
+            yield Event(read_time(server["ended_at"]), MOVED, sentence)
 
 
 def _back(case: Mapping[str, Any]) -> Iterator[Event]:
@@ -524,50 +541,54 @@ def listed(request: Request) -> Response:
 
 
 def _list(request: Request) -> dict[str, Any]:
-    given = {name: str(request.query[name]).strip() for name in FILTERS if request.query.get(name)}
+    filters = {
+        name: str(request.query[name]).strip() for name in FILTERS if request.query.get(name)
+    }
     marker = str(request.query.get("marker", ""))
-    wants_open = given.get("open") != "false" and given.get("status", LIVING[0]) in LIVING
-    wants_over = given.get("open") != "true" and given.get("status") not in LIVING
+    wants_open = filters.get("open") != "false" and filters.get("status", LIVING[0]) in LIVING
+    wants_over = filters.get("open") != "true" and filters.get("status") not in LIVING
     living = (
-        _found(request, {**given, "open": "true"}, OPEN + 1) if wants_open and not marker else []
+        _found(request, {**filters, "open": "true"}, OPEN + 1) if wants_open and not marker else []
     )
-    asked = {**given, "open": "false"} | ({"marker": marker} if marker else {})
-    over = _found(request, asked, CLOSED + 1) if wants_over else []
+    query = {**filters, "open": "false"} | ({"marker": marker} if marker else {})
+    over = _found(request, query, CLOSED + 1) if wants_over else []
     shown = over[:CLOSED]
     return {
-        "given": {name: given.get(name, "") for name in FILTERS},
-        "filtered": bool(given or marker),
+        "given": {name: filters.get(name, "") for name in FILTERS},
+        "filtered": bool(filters or marker),
         "marker": marker,
         "living": living[:OPEN],
         "more_open": len(living) > OPEN,
         "over": shown,
         "wants_over": wants_over,
-        "older": address(PATH, {**given, "marker": shown[-1]["id"]}) if len(over) > CLOSED else "",
-        "newest": address(PATH, given),
-        "part": address(f"{PATH}/list", given | ({"marker": marker} if marker else {})),
+        "older": address(PATH, {**filters, "marker": shown[-1]["id"]})
+        if len(over) > CLOSED
+        else "",
+        "newest": address(PATH, filters),
+        "part": address(f"{PATH}/list", filters | ({"marker": marker} if marker else {})),
         "statuses": list(INCIDENT),
         "kinds": list(KINDS),
         "segments": sorted(request.services.store.cases.segment_names().values()),
-        "command": _incident_command(given, marker),
+        "command": _incident_command(filters, marker),
     }
 
 
-def _found(request: Request, asked: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
-    answer = api_calls.call(request, incidents.index, query={**asked, "limit": limit})
+def _found(request: Request, query: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
+    answer = api_calls.call(request, incidents.index, query={**query, "limit": limit})
     return [
         {**incident, "took": _took(incident, request.services.clock.now())}
         for incident in answer["incidents"]
     ]
 
 
-def _took(one: Mapping[str, Any], now: datetime) -> float:
-    end = read_time(one["closed_at"]) if one["closed_at"] else now
-    return max(0.0, (end - read_time(one["opened_at"])).total_seconds())
+def _took(incident: Mapping[str, Any], now: datetime) -> float:
+    end = read_time(incident["closed_at"]) if incident["closed_at"] else now
+    return max(0.0, (end - read_time(incident["opened_at"])).total_seconds())
 
 
-def _incident_command(given: Mapping[str, str], marker: str) -> list[str]:
+def _incident_command(filters: Mapping[str, str], marker: str) -> list[str]:
     line = ["holdfast", "incident", "list"]
-    for name, value in given.items():
+    for name, value in filters.items():
         if name == "open":
             line.append("--open" if value == "true" else "--closed")
         else:
@@ -588,10 +609,10 @@ def body(request: Request) -> Response:
 
 
 def _page(
-    request: Request, why: str = "", status: int = 200, given: Given = _NOTHING_SAID
+    request: Request, why: str = "", status: int = 200, reasons: Given = _NOTHING_SAID
 ) -> Response:
-    """Render the page. `given` holds the entered reasons, by the name of the action."""
-    shown = {**_case(request), "given": given}
+    """Render the page. `reasons` holds the entered reasons, by the name of the action."""
+    shown = {**_case(request), "given": reasons}
     title = f"{shown['case']['host'] or shown['case']['subject']}, {shown['case']['status']}"
     return page(
         request, "incident.html", title=title, status=status, here=_own(request), why=why, **shown
@@ -602,25 +623,25 @@ def _case(request: Request) -> dict[str, Any]:
     own = {"incident_id": request.path["incident_id"]}
     case = api_calls.call(request, incidents.show, path=own)["incident"]
     story = api_calls.call(request, incidents.explain, path=own)["explanation"]
-    seen = request.services.store.cases.observations(case["id"])
+    observations = request.services.store.cases.observations(case["id"])
     now = request.services.clock.now()
-    begin = first(case, seen)
+    begin = first(case, observations)
     drawn = phases(case, begin, now)
     lines = _lines(request, case, begin)
-    told = lines[:MOST_LINES]
+    shown_lines = lines[:MOST_LINES]
     return {
         "case": case,
         "path": f"{PATH}/{case['id']}",
         "story": story,
-        "seen": seen,
+        "seen": observations,
         "sights": sights(case["details"].get("seen")),
         "votes": api_calls.votes(case["details"].get("seen")),
         "phases": drawn,
         "took": total(drawn),
         "begin": begin,
-        "events": events(case, told, seen),
-        "more_lines": len(lines) > len(told),
-        "repaired": [event for event in events({**_NOTHING, **own}, told) if event.lease],
+        "events": events(case, shown_lines, observations),
+        "more_lines": len(lines) > len(shown_lines),
+        "repaired": [event for event in events({**_NOTHING, **own}, shown_lines) if event.lease],
         "orders": possible(case, request.allowed, _domain(request, case)),
         "given": _NOTHING_SAID,
         "steps_done": sum(bool(step["finished_at"]) for step in case["steps"]),
@@ -653,10 +674,10 @@ def _lines(
     if case["kind"] != HOST or not case["host"]:
         return ()
     over = read_time(case["closed_at"]) + AFTER if case["closed_at"] else None
-    found: Sequence[Mapping[str, Any]] = request.services.store.audit.naming(
+    lines: Sequence[Mapping[str, Any]] = request.services.store.audit.naming(
         case["host"], begin, over, MOST_LINES + 1
     )
-    return found
+    return lines
 
 
 def _domain(request: Request, case: Mapping[str, Any]) -> str:
@@ -686,8 +707,8 @@ def abort(request: Request) -> Response:
 
 
 def confirm_off(request: Request) -> Response:
-    said = "your word is taken: the host is off"
-    return _order(request, "confirm-off", incidents.confirm_off, said)
+    message = "your word is taken: the host is off"
+    return _order(request, "confirm-off", incidents.confirm_off, message)
 
 
 def approve(request: Request) -> Response:
@@ -699,10 +720,10 @@ def approve(request: Request) -> Response:
     try:
         case = api_calls.call(request, incidents.show, path=own)["incident"]
         domain = request.services.store.cases.domain(case["host"])
-        given = {"reason": request.body.get("reason", "")} | ({"domain": domain} if domain else {})
+        body = {"reason": request.body.get("reason", "")} | ({"domain": domain} if domain else {})
         if request.body.get("domain", domain) != domain:
             raise Conflict(f"its host is in {domain or 'no known rack'} now: look again")
-        held = api_calls.call(request, switches.approve, body=given)["approval"]["held"]
+        held = api_calls.call(request, switches.approve, body=body)["approval"]["held"]
     except HoldfastError as error:
         return _again(request, "approve", error)
     where = f"in {domain}" if domain else "everywhere"
@@ -712,23 +733,23 @@ def approve(request: Request) -> Response:
 
 
 def _order(
-    request: Request, name: str, handler: Callable[[Request], Response], said: str
+    request: Request, name: str, handler: Callable[[Request], Response], message: str
 ) -> Response:
     own = {"incident_id": request.path["incident_id"]}
-    given = request.body.get("reason", "")
+    reason = request.body.get("reason", "")
     try:
-        api_calls.call(request, handler, path=own, body={"reason": given} if given else {})
+        api_calls.call(request, handler, path=own, body={"reason": reason} if reason else {})
     except HoldfastError as error:
         return _again(request, name, error)
-    return away(_own(request), message=said)
+    return away(_own(request), message=message)
 
 
 def _again(request: Request, name: str, error: HoldfastError) -> Response:
     """Render the page again with the error and the entered text."""
     missing = error.message.startswith("Missing parameter reason")
     why = "say why: it is kept for those who ask later" if missing else error.message
-    given = {name: request.body.get("reason", "")}
-    return again(request, lambda: _page(request, why, error.status, given), error)
+    reasons = {name: request.body.get("reason", "")}
+    return again(request, lambda: _page(request, why, error.status, reasons), error)
 
 
 def _own(request: Request) -> str:

@@ -20,9 +20,9 @@ from holdfast.console.pages import away, page, part, project_scope
 from holdfast.db.audit import Wanted
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
 
-#: The number of audit lines shown; and of older lines, the most per phrase in KEY_PHRASES, which
+#: The number of audit lines shown; and of older lines, the most per kind in KEY_KINDS, which
 #: explain the current state.
-_HISTORY, _PER_PHRASE = 200, 20
+_HISTORY, _PER_KIND = 200, 100
 AUDIT: Final = "holdfast:audit:list"
 Lines = Sequence[Mapping[str, Any]]
 
@@ -59,25 +59,25 @@ def change(request: Request) -> Response:
     that a refusal offered.
     """
     lease = _lease(request)
-    given = {**_current(lease), **_entered(request.body)}
+    fields = {**_current(lease), **_entered(request.body)}
     verb, _, instead = str(request.body.get("do", "check")).partition("@")
     try:
-        given = _with_dates(given, verb, instead)
-        body = _body(request, lease, given)
+        fields = _with_dates(fields, verb, instead)
+        body = _body(request, lease, fields)
         changed = _update(request, body, dry_run=verb != "change")
     except HoldfastError as error:
         refusal = outcome(
-            why={"message": error.message, **error.details}, verb="change", end=given["end"]
+            why={"message": error.message, **error.details}, verb="change", end=fields["end"]
         )
-        return _answer(request, lease, given, refusal, error.status)
+        return _answer(request, lease, fields, refusal, error.status)
     if verb != "change":
         differs = lease_pages.differences(lease, changed)
         command = _command(lease, body)
-        preview = outcome(lease=changed, differs=differs, command=command, end=given["end"])
-        return _answer(request, lease, given, preview)
+        preview = outcome(lease=changed, differs=differs, command=command, end=fields["end"])
+        return _answer(request, lease, fields, preview)
     message, href = f"Lease {changed['name']} is changed.", f"{HERE}/{lease['id']}"
     if "part" in request.body:
-        return _answer(request, lease, given, outcome(done=message, href=href))
+        return _answer(request, lease, fields, outcome(done=message, href=href))
     return away(href, message=message)
 
 
@@ -140,29 +140,29 @@ def _history(request: Request, lease_id: str) -> tuple[Lines, Lines]:
     last = request.services.store.audit.list_all(wanted)
     if len(last) < _HISTORY:
         return last, ()
-    before = replace(wanted, older_than=last[-1]["id"], limit=_PER_PHRASE)
+    before = replace(wanted, older_than=last[-1]["id"], limit=_PER_KIND)
     lines = {
         line["id"]: line
-        for text in lease_pages.KEY_PHRASES
-        for line in request.services.store.audit.list_all(replace(before, text=text))
+        for kind in lease_pages.KEY_KINDS
+        for line in request.services.store.audit.list_all(replace(before, kind=kind))
     }
     return last, [lines[number] for number in sorted(lines, reverse=True)]
 
 
 def _form(
-    lease: Mapping[str, Any], given: Mapping[str, str], result: Mapping[str, Any] | None
+    lease: Mapping[str, Any], fields: Mapping[str, str], result: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    return {"lease": lease, "given": given, "ends": _current(lease)["end"], "outcome": result}
+    return {"lease": lease, "given": fields, "ends": _current(lease)["end"], "outcome": result}
 
 
 def _answer(
     request: Request,
     lease: Mapping[str, Any],
-    given: Mapping[str, str],
+    fields: Mapping[str, str],
     result: Mapping[str, Any],
     status: int = 200,
 ) -> Response:
-    shown = _form(lease, given, result)
+    shown = _form(lease, fields, result)
     if "part" in request.body:
         return part(request, "lease_outcome.html", **shown)
     title = f"Change lease {lease['name']}"
@@ -184,34 +184,34 @@ def _entered(fields: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(fields[name]).strip() for name in ("name", "start", "end") if name in fields}
 
 
-def _with_dates(given: dict[str, str], verb: str, instead: str) -> dict[str, str]:
+def _with_dates(fields: dict[str, str], verb: str, instead: str) -> dict[str, str]:
     """Return the form fields with the dates a refusal offered, or with another end (`verb`)."""
     start, _, end = instead.partition("/")
     if end:
-        return {**given, "start": start, "end": end}
+        return {**fields, "start": start, "end": end}
     by = verb.removeprefix("check")
     if by[:1] not in ("+", "-"):
-        return given
+        return fields
     try:
         length = dates.span(by[1:])
-        old = dates.parse(given["end"]).moment
+        old = dates.parse(fields["end"]).moment
         if old is None:
-            raise ValueError(f"{given['end']!r} is not a date")
+            raise ValueError(f"{fields['end']!r} is not a date")
         moved = dates.later(old, length if by[0] == "+" else -length)
     except ValueError as error:
         raise InvalidInput(f"end: {error}") from None
-    return {**given, "end": dates.on_wire(moved)}
+    return {**fields, "end": dates.on_wire(moved)}
 
 
-def _body(request: Request, lease: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+def _body(request: Request, lease: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
     """Return the body of the update: only fields with a new value."""
     current, now = _current(lease), request.services.clock.now()
-    body: dict[str, Any] = {} if given["name"] == current["name"] else {"name": given["name"]}
+    body: dict[str, Any] = {} if fields["name"] == current["name"] else {"name": fields["name"]}
     for name in ("start", "end"):
-        if given[name] == current[name]:
+        if fields[name] == current[name]:
             continue
         try:
-            body[f"{name}_date"] = dates.parse(given[name]).on_wire(now)
+            body[f"{name}_date"] = dates.parse(fields[name]).on_wire(now)
         except ValueError as error:
             raise InvalidInput(f"{name}: {error}") from None
     return body

@@ -19,6 +19,7 @@ from holdfast.client import dates, syntax
 from holdfast.console import api_calls
 from holdfast.console.format import many
 from holdfast.console.pages import PREFIX, away, page, part
+from holdfast.db.audit import REPAIR
 from holdfast.model import state_machines
 from holdfast.model.errors import HoldfastError, InvalidInput
 
@@ -54,22 +55,22 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "length": "8h",
     "earliest": "now",
 }
-_SEVERAL = re.compile(r"\s+and\s+|;|\n")
+_SEVERAL = re.compile(r"\sand\s|;|\n")
 
 
 @dataclass(frozen=True)
 class LeaseForm:
     """The fields of the booking form; empty fields have their default."""
 
-    given: Mapping[str, str]
+    fields: Mapping[str, str]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "LeaseForm":
-        entered = {name: str(given.get(name, "")).strip() for name in DEFAULTS}
+    def of(cls, fields: Mapping[str, Any]) -> "LeaseForm":
+        entered = {name: str(fields.get(name, "")).strip() for name in DEFAULTS}
         return cls({name: entered[name] or default for name, default in DEFAULTS.items()})
 
     def __getitem__(self, name: str) -> str:
-        return self.given[name]
+        return self.fields[name]
 
     def reservation(self) -> dict[str, Any]:
         """Return the single entry of the lease's `reservations`."""
@@ -202,19 +203,9 @@ def _moment(of: Callable[[datetime], T], origin: datetime, field: str) -> T:
 
 
 DONE, NOW, NEXT = "done", "now", "next"
-#: Phrases of audit lines about repairs of the lease's resources.
-_REPAIR_PHRASES: Final = (
-    "got something else",
-    "misses what failed",
-    "is whole again",
-    "was replaced",
-    "not all joined",
-    "its owner has seen",
-    "its pools are put right",
-)
 _SEQUENCE: Final = ("PENDING", "STARTING", "ACTIVE", "TERMINATING", "TERMINATED")
-#: Phrases of audit lines that explain the current state or report a repair.
-KEY_PHRASES: Final = (*(f" is {word}" for word in _SEQUENCE), " failed: ", *_REPAIR_PHRASES)
+#: Kinds of audit lines that explain the current state or report a repair.
+KEY_KINDS: Final = (*_SEQUENCE, "ERROR", REPAIR)
 #: The last state that a lease passed at least before it left the normal sequence.
 _AFTER: Final[Mapping[str, str]] = {
     "ERROR": "STARTING",
@@ -247,11 +238,11 @@ def chain(lease: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> Seq
 def _aside(lease: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> Iterator[Link]:
     """Yield the states of a lease outside the normal sequence: passed states, then the current."""
     status = lease["status"]
-    was_active = _when(history, " is ACTIVE") is not None
+    was_active = _newest(history, "ACTIVE") is not None
     last = "ACTIVE" if was_active and status != "ERROR" else _AFTER.get(status, "PENDING")
     for state in _SEQUENCE[: _SEQUENCE.index(last) + 1]:
         yield _link(state, DONE, lease, history)
-    failed = next((line for line in history if " failed: " in line["sentence"]), None)
+    failed = _newest(history, "ERROR")
     text = (
         failed["sentence"]
         if failed and status == "ERROR"
@@ -273,16 +264,16 @@ def _link(
     if state == "PENDING":
         return Link(state, phase, lease["created_at"], text or "booked")
     due = lease["start_date"] if state in ("STARTING", "ACTIVE") else lease["end_date"]
-    reached = _when(history, f" is {state}") if phase != NEXT else None
+    reached = _newest(history, state) if phase != NEXT else None
     notice = _before_end(lease) if state == "TERMINATING" and phase == NEXT else ""
     if state == "STARTING" and phase != NEXT:
         due = max(due, lease["created_at"].replace(" ", "T"))  # a lease that starts at once
-    return Link(state, phase, reached or due, text or notice)
+    return Link(state, phase, reached["at"] if reached else due, text or notice)
 
 
-def _when(history: Sequence[Mapping[str, Any]], ending: str) -> Any:
-    """Return the time of the newest audit line with this ending; `history` is newest first."""
-    return next((line["at"] for line in history if line["sentence"].endswith(ending)), None)
+def _newest(history: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any] | None:
+    """Return the newest audit line of this kind; `history` is newest first."""
+    return next((line for line in history if line["kind"] == kind), None)
 
 
 def _before_end(lease: Mapping[str, Any]) -> str:
@@ -309,10 +300,7 @@ def flags(lease: Mapping[str, Any]) -> Sequence[str]:
 
 def repairs(history: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Return the audit lines about repairs of the lease's resources, oldest first."""
-    lines = [
-        line for line in history if any(phrase in line["sentence"] for phrase in _REPAIR_PHRASES)
-    ]
-    return lines[::-1]
+    return [line for line in reversed(history) if line["kind"] == REPAIR]
 
 
 def holds(lease: Mapping[str, Any]) -> str:
@@ -451,10 +439,10 @@ def _named(request: Request) -> dict[str, str]:
 
     A lease from the calendar gets a generated name, so the user need not invent a name.
     """
-    given = {name: str(request.query[name]) for name in DEFAULTS if name in request.query}
-    if not given.get("name") and (given.keys() & {"start", "where"}):
-        given["name"] = f"{request.caller.user_id}-{request.services.clock.now():%m%d-%H%M}"[:80]
-    return given
+    fields = {name: str(request.query[name]) for name in DEFAULTS if name in request.query}
+    if not fields.get("name") and (fields.keys() & {"start", "where"}):
+        fields["name"] = f"{request.caller.user_id}-{request.services.clock.now():%m%d-%H%M}"[:80]
+    return fields
 
 
 def create(request: Request) -> Response:
@@ -474,12 +462,12 @@ def create(request: Request) -> Response:
     return away(href, message=message)
 
 
-def _other_dates(given: Mapping[str, str], instead: str) -> Mapping[str, str]:
+def _other_dates(fields: Mapping[str, str], instead: str) -> Mapping[str, str]:
     """Return the form fields with the dates that a refusal offered."""
     start, _, end = instead.partition("/")
     if not end:
-        return given
-    return {**given, "start": _minute(start), "end": _minute(end)}
+        return fields
+    return {**fields, "start": _minute(start), "end": _minute(end)}
 
 
 def _minute(date: str) -> str:
@@ -488,7 +476,7 @@ def _minute(date: str) -> str:
 
 def _create(request: Request, form: LeaseForm, dry_run: bool) -> Any:
     if dry_run and not form["name"]:
-        form = replace(form, given={**form.given, "name": _UNNAMED})
+        form = replace(form, fields={**form.fields, "name": _UNNAMED})
     body = form.body(request.services.clock.now(), dry_run)
     return api_calls.call(request, leases.create, body=body)["lease"]
 

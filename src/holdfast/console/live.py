@@ -14,8 +14,8 @@ an open page only the changed pieces.
     feed.since("1f0a…")     # ("1f0b…", ["hosts", "leases"]): for a page that polls
 """
 
+import contextlib
 import hashlib
-import logging
 import string
 import threading
 from collections import OrderedDict
@@ -25,19 +25,22 @@ from functools import cached_property
 from typing import Any, Final
 
 from holdfast.api.concurrency import Lent
+from holdfast.api.login import SESSION
 from holdfast.api.request import Request, Response
 from holdfast.console.pages import HEADERS, STREAM
-from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.model.errors import Unavailable
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.threads import PeriodicTask
 
-LOG = logging.getLogger(__name__)
 EVERY_S: Final = 1.0
 #: A stream ends after this time and the browser reconnects; the API then checks rights again.
 LASTS_S: Final = 300.0
 #: The interval of keep-alive comments, by which the API detects a closed connection.
 KEEPALIVE_S: Final = 3.0
-#: The thread stops after this time without a listening or polling page.
+#: The thread rests after this time without a listening or polling page.
 REST_S: Final = 30.0
+#: A resting thread sleeps this long, or until a page listens or polls.
+ASLEEP_S: Final = 3600.0
 #: The most streams per user. A browser opens six connections and needs some for pages.
 MOST_PER_USER: Final = 4
 #: The number of hexadecimal digits per topic in an id.
@@ -61,37 +64,43 @@ class Feed:
         self._at = NO_ID
         self._poll_until = 0.0
         self._is_polling = False
-        self._stop = threading.Event()
+        self._poller = PeriodicTask("console", self._pause_s, self._turn, clock, stop_s=0.0)
 
     def stop(self) -> None:
         """End every stream."""
-        self._stop.set()
+        self._poller.stop()
         with self._lock:
             self._lock.notify_all()
 
     # Polling
 
-    def since(self, known: str) -> tuple[str, Sequence[str]]:
-        """Return the current id, and the topics that changed since `known`.
+    def since(self, last_id: str) -> tuple[str, Sequence[str]]:
+        """Return the current id, and the topics that changed since `last_id`.
 
-        Returns "*" for all topics if `known` is not a valid id.
+        Returns "*" for all topics if `last_id` is not a valid id.
         """
         self._keep_polling()
         with self._lock:
-            return self._at, self._after(known)
+            return self._at, self._after(last_id)
 
-    def _after(self, known: str) -> Sequence[str]:
-        if known == "" or self._at == NO_ID:
+    def _after(self, last_id: str) -> Sequence[str]:
+        if last_id == "" or self._at == NO_ID:
             return []
-        if len(known) != len(self._at) or not set(known) <= set(string.hexdigits):
+        if len(last_id) != len(self._at) or not set(last_id) <= set(string.hexdigits):
             return ["*"]
-        pairs = zip(self._topics, _cut(known), _cut(self._at), strict=True)
+        pairs = zip(self._topics, _cut(last_id), _cut(self._at), strict=True)
         return [topic for topic, old, new in pairs if old != new]
 
     # Event streams
 
-    def stream(self, known: str, user: str = "", tab: str = "") -> Lent:
-        """Open an event stream.
+    def stream(
+        self,
+        last_id: str,
+        user: str = "",
+        tab: str = "",
+        is_session_open: Callable[[], bool] = lambda: True,
+    ) -> Lent:
+        """Open an event stream, which ends within seconds after the session.
 
         A new page in a browser tab takes over the stream slot of the tab's previous page. A
         user gets at most half of the slots, and at most MOST_PER_USER. Raises Unavailable if no
@@ -99,7 +108,7 @@ class Feed:
         """
         slot = _Slot(user, tab)
         with self._lock:
-            if self._stop.is_set():
+            if self._poller.stopping.is_set():
                 raise Unavailable("the API process stops")
             replaced = [s for s in self._slots if tab and (s.user, s.tab) == (user, tab)]
             self._slots -= set(replaced)
@@ -108,20 +117,23 @@ class Feed:
                 raise Unavailable("all event streams are in use: poll /console/changes instead")
             self._slots.add(slot)
             self._lock.notify_all()
-        return Lent(self._events(known, slot), lambda: self._release(slot))
+        events = self._events(last_id, slot, is_session_open)
+        return Lent(events, lambda: self._release(slot))
 
     def _release(self, slot: "_Slot") -> None:
         with self._lock:
             self._slots.discard(slot)
 
-    def _events(self, known: str, slot: "_Slot") -> Iterator[bytes]:
+    def _events(
+        self, last_id: str, slot: "_Slot", is_session_open: Callable[[], bool]
+    ) -> Iterator[bytes]:
         ends = self._clock.monotonic() + LASTS_S
         yield b"retry: 3000\n\n"
-        at, topics = self.since(known)
+        at, topics = self.since(last_id)
         yield _event(at, topics)
         while self._clock.monotonic() < ends:
             new, topics = self._wait(at, slot)
-            if self._stop.is_set():
+            if self._poller.stopping.is_set() or not is_session_open():
                 return
             if slot not in self._slots:
                 yield b"event: moved\ndata: \n\n"  # another page with the same tab id took the slot
@@ -132,42 +144,39 @@ class Feed:
             else:
                 yield b": still here\n\n"
 
-    def _wait(self, known: str, slot: "_Slot") -> tuple[str, Sequence[str]]:
+    def _wait(self, last_id: str, slot: "_Slot") -> tuple[str, Sequence[str]]:
         def is_due() -> bool:
-            gone = slot not in self._slots or self._stop.is_set()
-            return gone or self._at != known
+            gone = slot not in self._slots or self._poller.stopping.is_set()
+            return gone or self._at != last_id
 
         self._keep_polling()
         with self._lock:
             self._lock.wait_for(is_due, KEEPALIVE_S)
-            return self._at, self._after(known)
+            return self._at, self._after(last_id)
 
     # The polling thread
 
     def _keep_polling(self) -> None:
         with self._lock:
             self._poll_until = self._clock.monotonic() + REST_S
-            if self._is_polling or self._stop.is_set():
+            if self._is_polling or self._poller.stopping.is_set():
                 return
             self._is_polling = True
-        self._try_poll()  # poll at once, so no later change is missed
-        threading.Thread(target=self._poll_forever, name="console", daemon=True).start()
+        with contextlib.suppress(Exception):  # the poller meets the same error, and logs it
+            self._poll()  # at once, so no later change is missed
+        if self._poller.alive:
+            self._poller.wake()
+        else:
+            self._poller.start()
 
-    def _poll_forever(self) -> None:
-        while not self._clock.wait(self._stop, EVERY_S):
-            with self._lock:
-                if self._clock.monotonic() > self._poll_until:
-                    self._is_polling = False
-                    return
-            self._try_poll()
+    def _pause_s(self) -> float:
+        return EVERY_S if self._is_polling else ASLEEP_S
 
-    def _try_poll(self) -> None:
-        try:
+    def _turn(self) -> None:
+        with self._lock:
+            self._is_polling = self._clock.monotonic() <= self._poll_until
+        if self._is_polling:
             self._poll()
-        except HoldfastError as error:
-            LOG.warning("console: polling for changes failed: %s", error.message)
-        except Exception:
-            LOG.exception("console: polling for changes failed")
 
     def _poll(self) -> None:
         marks = self._read_marks()
@@ -200,8 +209,8 @@ def _digits(topic: str, mark: str) -> str:
     return hashlib.blake2b(text, digest_size=DIGITS // 2).hexdigest()
 
 
-def _cut(known: str) -> Sequence[str]:
-    return [known[at : at + DIGITS] for at in range(0, len(known), DIGITS)]
+def _cut(feed_id: str) -> Sequence[str]:
+    return [feed_id[at : at + DIGITS] for at in range(0, len(feed_id), DIGITS)]
 
 
 # Handlers of /console/live and /console/changes
@@ -212,9 +221,16 @@ def live(request: Request) -> Response:
     feed: Feed = request.services.feed
     tab = request.query.get("tab", "")
     since = request.last_event_id or request.query.get("since", "")
-    stream = feed.stream(since, request.caller.user_id, tab[:64])
+    stream = feed.stream(since, request.caller.user_id, tab[:64], lambda: _is_session_open(request))
     headers = {**HEADERS, "X-Accel-Buffering": "no"}
     return Response(headers=headers, content_type=STREAM, stream=stream)
+
+
+def _is_session_open(request: Request) -> bool:
+    try:
+        return bool(request.services.login.is_open(request.cookies.get(SESSION, "")))
+    except Unavailable:  # the database is away: the session is checked again in a few seconds
+        return True
 
 
 def index(request: Request) -> Response:

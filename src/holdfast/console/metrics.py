@@ -111,23 +111,23 @@ def draw_spark(
     id: str, field: str, values: Sequence[float], hour: Hour, marks: Sequence[Mark] = ()
 ) -> Spark:
     """Draw the chart of a metric with its alarms."""
-    known = [value for value in values if math.isfinite(value)]
+    finite = [value for value in values if math.isfinite(value)]
     bands = tuple(_bands(hour, marks))
     thresholds = sorted({m.threshold for b in bands if (m := b.mark).threshold is not None})
-    top = max([*known, format.scale_top(field)], default=0.0) or 1.0
-    path, area = _paths(values, known, top)
+    top = max([*finite, format.scale_top(field)], default=0.0) or 1.0
+    path, area = _paths(values, finite, top)
     return Spark(
         *(id, field, path, area, bands),
         tuple(_y(level, top) for level in thresholds if 0 <= level <= top),
-        format.metric(field, min(known, default=None)),
-        format.metric(field, max(known, default=None)),
+        format.metric(field, min(finite, default=None)),
+        format.metric(field, max(finite, default=None)),
         format.metric(field, values[-1] if values else None),
     )
 
 
-def _paths(values: Sequence[float], known: Sequence[float], top: float) -> tuple[str, str]:
+def _paths(values: Sequence[float], finite: Sequence[float], top: float) -> tuple[str, str]:
     """Return SVG paths of the line and of the area below, interrupted where values are missing."""
-    mean = sum(known) / len(known) if known else 0.0
+    mean = sum(finite) / len(finite) if finite else 0.0
     lines, areas, run = [], [], []
     for x, value in [*_binned(values, mean), (0.0, math.nan)]:
         if math.isfinite(value):
@@ -320,13 +320,15 @@ def lay_out(hour: Hour, marks: Marks, text: str = "", page: int = 1) -> Layout:
     """
     host = next((line for line in hour.lines if line.kind == "host"), None)
     groups = _grouped(hour.lines)
-    found = [(guest, lines) for guest, lines in groups.items() if _matches(guest, lines, text)]
-    found.sort(key=lambda pair: (not _has_alarms(pair[1], marks), _name(pair[1]).lower(), pair[0]))
-    pages = max(1, -(-len(found) // MOST_GUESTS))
+    matches = [(guest, lines) for guest, lines in groups.items() if _matches(guest, lines, text)]
+    matches.sort(
+        key=lambda pair: (not _has_alarms(pair[1], marks), _name(pair[1]).lower(), pair[0])
+    )
+    pages = max(1, -(-len(matches) // MOST_GUESTS))
     page = max(1, min(page, pages))
-    here = found[(page - 1) * MOST_GUESTS : page * MOST_GUESTS]
+    here = matches[(page - 1) * MOST_GUESTS : page * MOST_GUESTS]
     guests = [_guest(guest, lines, hour, marks) for guest, lines in here]
-    return Layout(_part(host, hour, marks) if host else None, guests, len(found), page, pages)
+    return Layout(_part(host, hour, marks) if host else None, guests, len(matches), page, pages)
 
 
 def _grouped(lines: Sequence[Line]) -> dict[str, list[Line]]:
@@ -424,7 +426,7 @@ def _host_name(request: Request) -> str:
 def is_known(request: Request, name: str) -> bool:
     """Return whether the host is known; pages ask only known hosts for metrics."""
     store = request.services.store
-    row = store.standings.of(name) or store.wall.agent(name)
+    row = store.host_status.of(name) or store.wall.agent(name)
     return row is not None or store.samples.samples_of(name).at is not None
 
 
@@ -433,19 +435,19 @@ def is_known(request: Request, name: str) -> bool:
 
 def _hosts(request: Request) -> dict[str, Any]:
     text = str(request.query.get("q", "")).strip()
-    known = {normalise(host["name"]) for host in api_calls.call(request, hosts.index)["hosts"]}
+    enrolled = {normalise(host["name"]) for host in api_calls.call(request, hosts.index)["hosts"]}
     with_agent = {row["host"]: row for row in api_calls.call(request, agents.index)["agents"]}
     counts = Counter(request.services.store.alarms.counts(project_scope(request)))
     store = request.services.store.samples
-    kept, requested = set(store.there(MOST_HOSTS)), store.wanted()
-    names = [name for name in {*known, *with_agent, *counts, *kept} if text.lower() in name]
-    names.sort(key=lambda name: (-counts[name], name not in with_agent, name not in kept, name))
+    measured, requested = set(store.there(MOST_HOSTS)), store.wanted()
+    names = [name for name in {*enrolled, *with_agent, *counts, *measured} if text.lower() in name]
+    names.sort(key=lambda name: (-counts[name], name not in with_agent, name not in measured, name))
     rows = [
         {
             "name": name,
             "agent": with_agent.get(name),
             "alarms": counts[name],
-            "metrics": "" if name not in kept else "live" if name in requested else "kept",
+            "metrics": "" if name not in measured else "live" if name in requested else "kept",
         }
         for name in names[:MOST_ROWS]
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rendering of pages: templates, common parts, static files, error pages and form errors.
+"""Rendering of pages: templates, common parts, static files, error pages and form errors; login.
 
 Every page carries a content security policy without foreign scripts, the form token, the user
 and the navigation.
@@ -27,7 +27,15 @@ from holdfast.api import login
 from holdfast.api.login import LoginWanted
 from holdfast.api.request import Request, Response
 from holdfast.console import format
-from holdfast.model.errors import HoldfastError, InvalidDocument, NotFound, Unavailable
+from holdfast.model.errors import (
+    Forbidden,
+    HoldfastError,
+    InvalidDocument,
+    InvalidInput,
+    NotFound,
+    TooMany,
+    Unavailable,
+)
 
 # Static files: only our own styles and scripts. The URL contains a hash of the file, so the
 # browser caches a file until its contents change.
@@ -328,3 +336,67 @@ def by_line(text: str, error: InvalidDocument) -> Sequence[LineError]:
         )
         for problem in error.problems
     ]
+
+
+# Login, logout and the choice of a theme
+
+
+_YEAR_S = 365 * 86_400
+#: field -> label, kind, autocomplete
+_LOGIN_FIELDS = {
+    "user": ("User", "text", "username"),
+    "password": ("Password", "password", "current-password"),
+    "project": ("Project", "text", "organization"),
+    "domain": ("User domain (if not Default)", "text", "off"),
+    "project_domain": ("Project domain (if different)", "text", "off"),
+}
+
+
+def show_login(request: Request) -> Response:
+    if not request.services.login.fields:
+        return away("/")
+    return _login_page(request, request.query.get("next", "/"), "")
+
+
+def log_in(request: Request) -> Response:
+    then = request.body.get("next", "/")
+    try:
+        entered = request.services.login.enter(request.body, request.address)
+    except (LoginWanted, Forbidden, TooMany, Unavailable) as error:
+        return _login_page(request, then, error.message, error.status)
+    _end_session(request)  # end the session that was open in this browser before
+    session = cookie(login.SESSION, entered.cookie, entered.lasts_s)
+    # Every session gets a new form token, so an old page of another user cannot submit forms.
+    return away(local(then), cookies=(session, cookie(login.COOKIE, login.new_cookie())))
+
+
+def log_out(request: Request) -> Response:
+    _end_session(request)
+    return away(f"{PREFIX}/login", cookies=(cookie(login.SESSION, "", 0),))
+
+
+def _end_session(request: Request) -> None:
+    if session := request.cookies.get(login.SESSION, ""):
+        request.services.login.leave(session)
+
+
+def choose_theme(request: Request) -> Response:
+    chosen = request.body.get("theme", "")
+    if chosen not in ("", *THEMES):
+        raise InvalidInput(f"there is no theme {chosen[:40]!r}: {', '.join(THEMES)}")
+    cookies = (cookie(THEME, chosen, _YEAR_S if chosen else 0),)
+    return away(local(request.body.get("next", "/")), cookies=cookies)
+
+
+def _login_page(request: Request, then: str, why: str, status: int = 200) -> Response:
+    fields = [(name, *_LOGIN_FIELDS[name]) for name in request.services.login.fields]
+    return page(
+        request,
+        "login.html",
+        title="Log in",
+        status=status,
+        fields=fields,
+        then=local(then),
+        why=why,
+        given={} if request.body is None else request.body,
+    )

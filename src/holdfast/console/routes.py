@@ -17,7 +17,6 @@ from holdfast.console import (
     lease,
     leases,
     live,
-    login,
     matrix,
     metrics,
     pages,
@@ -26,7 +25,6 @@ from holdfast.console import (
     sim,
     switches,
     wall,
-    what_if,
 )
 from holdfast.console.pages import PREFIX
 
@@ -51,10 +49,10 @@ def _post(path: str, handler: Handler, rule: str | None, summary: str, max_body:
 # fmt: off
 ROUTES: Sequence[Route] = (
     _get(f"{PREFIX}/static/{{name}}", pages.show, None, "Style sheet, script or image"),
-    _get(f"{PREFIX}/login", login.show, None, "Login form"),
-    _post(f"{PREFIX}/login", login.enter, None, "Log in"),
-    _post(f"{PREFIX}/logout", login.leave, None, "Log out"),
-    _post(f"{PREFIX}/theme", login.theme, None, "Choose a theme"),
+    _get(f"{PREFIX}/login", pages.show_login, None, "Login form"),
+    _post(f"{PREFIX}/login", pages.log_in, None, "Log in"),
+    _post(f"{PREFIX}/logout", pages.log_out, None, "Log out"),
+    _post(f"{PREFIX}/theme", pages.choose_theme, None, "Choose a theme"),
     _get(f"{PREFIX}/live", live.live, LOOK, "Event stream of changed topics"),
     _get(f"{PREFIX}/changes", live.index, LOOK, "Changed topics, for polling"),
     _get("/", wall.show, LOOK, "Wall: every host as a tile"),
@@ -64,7 +62,7 @@ ROUTES: Sequence[Route] = (
     _get(f"{PREFIX}/hosts/{{host}}", hosts.show, wall.LIST, "Host page"),
     _get(f"{PREFIX}/hosts/{{host}}/body", hosts.body, wall.LIST, "Body of the host page"),
     _get(f"{PREFIX}/search", search.show, LOOK, "Search of hosts, leases and incidents"),
-    _get(f"{PREFIX}/what-if", what_if.show, wall.PLAN, "Effects of assumed host failures"),
+    _get(f"{PREFIX}/what-if", hosts.what_if, wall.PLAN, "Effects of assumed host failures"),
     _get(f"{PREFIX}/matrix", matrix.show, MATRIX, "HA matrix with the hosts of each row"),
     _get(f"{PREFIX}/matrix/table", matrix.table, MATRIX, "Table of the HA matrix"),
     _get(f"{PREFIX}/matrix/row", matrix.row, MATRIX, "Hosts of a row"),

@@ -272,8 +272,8 @@ def _to_request(
     """
     named = normalise(request.body.get("host", ""))[:255]
     first = [named] if named and named not in hours and is_known(request, named) else []
-    known = {*hours, *first}
-    more = (host for host in _candidates(request, scope, groups) if host not in known)
+    covered = {*hours, *first}
+    more = (host for host in _candidates(request, scope, groups) if host not in covered)
     return [*first, *islice(more, max(0, REQUESTED - len(hours)))]
 
 

@@ -66,7 +66,7 @@ def heal_commands(world: Mapping[str, Any]) -> list[list[str]]:
 def _story(request: Request, host: str) -> str:
     """Return the URL of the story, with the lease that holds the host, to follow its repair."""
     store = request.services.store
-    at, row = int(store.database.now().timestamp()), store.standings.of(host)
+    at, row = int(store.database.now().timestamp()), store.host_status.of(host)
     holds = store.wall.snapshot(row.id).held.get(row.id, ()) if row is not None else ()
     lease = next((hold.lease_id for hold in holds if hold.slots is None), "")
     return f"/?{urlencode({'story': host, 'lease': lease, 'at': at})}"

@@ -33,35 +33,35 @@ _DURATIONS: Final[Mapping[str, str]] = {seconds: word for seconds, word, _ in LE
 _NAMED: Final = ("host", "segment", "kind", "server")
 
 
-def pause_command(given: Given) -> list[str]:
-    where = [("--segment", given.get("segment", ""))]
-    return _line(["holdfast", "recovery", "pause"], [*where, *_lasts(given), *_why(given)])
+def pause_command(fields: Given) -> list[str]:
+    where = [("--segment", fields.get("segment", ""))]
+    return _line(["holdfast", "recovery", "pause"], [*where, *_lasts(fields), *_why(fields)])
 
 
-def maintenance_command(given: Given) -> list[str]:
+def maintenance_command(fields: Given) -> list[str]:
     """Return the command for a maintenance window.
 
     A window must match something, so without a matcher the command shows a placeholder host.
     """
-    named = [(f"--{name}", given.get(name, "").strip()) for name in _NAMED]
+    named = [(f"--{name}", fields.get(name, "").strip()) for name in _NAMED]
     if not any(value for _, value in named):
         named = [("--host", "HOST")]
-    begins = [("--from", given.get("starts_at", ""))]
-    options = [*named, *begins, *_lasts(given), *_why(given)]
+    begins = [("--from", fields.get("starts_at", ""))]
+    options = [*named, *begins, *_lasts(fields), *_why(fields)]
     return _line(["holdfast", "maintenance", "add"], options)
 
 
-def approve_command(given: Given) -> list[str]:
-    where = [("--domain", given.get("domain", "").strip())]
-    return _line(["holdfast", "recovery", "approve"], [*where, *_why(given)])
+def approve_command(fields: Given) -> list[str]:
+    where = [("--domain", fields.get("domain", "").strip())]
+    return _line(["holdfast", "recovery", "approve"], [*where, *_why(fields)])
 
 
-def _lasts(given: Given) -> Iterator[tuple[str, str]]:
-    yield "--for", _DURATIONS.get(given.get("lasts", HOUR), _DURATIONS[HOUR])
+def _lasts(fields: Given) -> Iterator[tuple[str, str]]:
+    yield "--for", _DURATIONS.get(fields.get("lasts", HOUR), _DURATIONS[HOUR])
 
 
-def _why(given: Given) -> Iterator[tuple[str, str]]:
-    yield "--reason", given.get("reason", "").strip() or "TEXT"
+def _why(fields: Given) -> Iterator[tuple[str, str]]:
+    yield "--reason", fields.get("reason", "").strip() or "TEXT"
 
 
 def _line(words: list[str], options: Sequence[tuple[str, str]]) -> list[str]:
@@ -98,8 +98,8 @@ def banner(request: Request) -> Response:
 def _page(request: Request, form: str = "", why: str = "", status: int = 200) -> Response:
     """Render the page. `form` is the submitted form: only this form keeps the entered values."""
     names = request.services.store.cases.segment_names()
-    given = {name: _named(request.body, names) if name == form else {} for name in FORMS}
-    chosen = {fields["segment"] for fields in given.values() if fields.get("segment")}
+    entered = {name: _named(request.body, names) if name == form else {} for name in FORMS}
+    chosen = {fields["segment"] for fields in entered.values() if fields.get("segment")}
     return page(
         request,
         "switches.html",
@@ -107,26 +107,26 @@ def _page(request: Request, form: str = "", why: str = "", status: int = 200) ->
         status=status,
         here=PATH,
         why=why,
-        given=given,
+        given=entered,
         segments=sorted({*names.values(), *chosen}),
         kinds=list(WORK),
         commands={
-            PAUSE: pause_command(given[PAUSE]),
-            MAINTENANCE: maintenance_command(given[MAINTENANCE]),
-            APPROVE: approve_command(given[APPROVE]),
+            PAUSE: pause_command(entered[PAUSE]),
+            MAINTENANCE: maintenance_command(entered[MAINTENANCE]),
+            APPROVE: approve_command(entered[APPROVE]),
         },
         lengths=LENGTHS,
         **_switches(request),
     )
 
 
-def _named(given: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, str]:
+def _named(fields: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, str]:
     """Replace a segment id, as other pages send it, by the segment's name.
 
     A deleted segment stays selected, so that the action does not apply everywhere instead.
     """
-    segment = given.get("segment", "")
-    return {**given, "segment": names.get(segment, segment)}
+    segment = fields.get("segment", "")
+    return {**fields, "segment": names.get(segment, segment)}
 
 
 def _switches(request: Request) -> dict[str, Any]:
@@ -147,8 +147,8 @@ def _windows(request: Request) -> list[dict[str, Any]]:
 
 def _what(window: Mapping[str, Any]) -> str:
     """Describe the matcher of a maintenance window: host cmp-1 and segment north"""
-    said = window["matcher"] | ({"segment": window["segment"]} if window["segment"] else {})
-    return " and ".join(f"{name} {said[name]}" for name in MATCHERS if name in said)
+    matcher = window["matcher"] | ({"segment": window["segment"]} if window["segment"] else {})
+    return " and ".join(f"{name} {matcher[name]}" for name in MATCHERS if name in matcher)
 
 
 def pause(request: Request) -> Response:
@@ -160,12 +160,12 @@ def pause(request: Request) -> Response:
     return _done(request, PAUSE, do)
 
 
-def _paused(given: Mapping[str, str]) -> dict[str, Any]:
-    lasts = given.get("lasts", "")
+def _paused(fields: Mapping[str, str]) -> dict[str, Any]:
+    lasts = fields.get("lasts", "")
     return {
-        "reason": given.get("reason", ""),
+        "reason": fields.get("reason", ""),
         "duration_s": None if lasts == FOREVER else _seconds(lasts or HOUR),
-        **({"segment": given["segment"]} if given.get("segment") else {}),
+        **({"segment": fields["segment"]} if fields.get("segment") else {}),
     }
 
 
@@ -204,14 +204,16 @@ def maintenance(request: Request) -> Response:
     return _done(request, MAINTENANCE, do)
 
 
-def _new_window(given: Mapping[str, str]) -> dict[str, Any]:
+def _new_window(fields: Mapping[str, str]) -> dict[str, Any]:
     content: dict[str, Any] = {
-        "matcher": {name: given[name].strip() for name in MATCHERS if given.get(name, "").strip()},
-        "reason": given.get("reason", ""),
-        "duration_s": _seconds(given.get("lasts") or HOUR),
+        "matcher": {
+            name: fields[name].strip() for name in MATCHERS if fields.get(name, "").strip()
+        },
+        "reason": fields.get("reason", ""),
+        "duration_s": _seconds(fields.get("lasts") or HOUR),
     }
-    if given.get("starts_at"):
-        content["starts_at"] = given["starts_at"]
+    if fields.get("starts_at"):
+        content["starts_at"] = fields["starts_at"]
     return content
 
 
@@ -238,9 +240,9 @@ def _done(request: Request, form: str, do: Callable[[], str]) -> Response:
     return away(local(request.body.get("next", PATH)), message=message)
 
 
-def _error_text(message: str, given: Mapping[str, str]) -> str:
+def _error_text(message: str, fields: Mapping[str, str]) -> str:
     if message.startswith("Missing parameter reason") or (
-        "reason" in given and not given["reason"].strip()
+        "reason" in fields and not fields["reason"].strip()
     ):
         return "reason: required; the audit log keeps it"
     if message.startswith("matcher: "):

@@ -190,9 +190,11 @@ def _by_name(values: Mapping[str, Any], name: str) -> Any:
 
 def _proof(last: Incident, kind: str) -> str:
     """Return the evidence sentence of this kind for a host that is off; empty after its return."""
-    known = last.host_progress
-    is_so = known.evidence is not None and known.evidence.kind == kind and not known.back_at
-    return known.evidence.sentence if known.evidence and is_so else ""
+    progress = last.host_progress
+    is_so = (
+        progress.evidence is not None and progress.evidence.kind == kind and not progress.back_at
+    )
+    return progress.evidence.sentence if progress.evidence and is_so else ""
 
 
 # The filter
@@ -394,8 +396,8 @@ def show_story(request: Request) -> Response:
 
 
 def _steps(request: Request, host: str) -> Sequence[Step]:
-    row = request.services.store.standings.of(host)
-    status = row.standing if row is not None else None
+    row = request.services.store.host_status.of(host)
+    status = row.status if row is not None else None
     incident, lease = _incident(request, host), _lease(request)
     world = sim.world_of(request, host) or {}
     is_back = world.get("powered") and not world.get("cut") and incident is not None

@@ -51,7 +51,7 @@ class Store:
         self.alarms = AlarmStore(self.database)
         self.alarm_rules = AlarmRuleStore(self.database)
         self.votes = VoteStore(self.database, self.monitors)
-        self.standings = HostStatusStore(self.database)
+        self.host_status = HostStatusStore(self.database)
         self.segments = SegmentStore(self.database)
         self.notifications = NotificationStore(self.database)
         self.failover = FailoverStore(self.database)

@@ -30,9 +30,10 @@ def beat_of(conn: Connection, host: str) -> AgentBeat | None:
     if not rows:
         return None
     row = max(rows, key=lambda one: one.seen_at)
-    running = (row.details or {}).get("running")
-    guests = None if running is None else frozenset(running)
-    return AgentBeat(row.seen_at, row.heartbeat_s, bool(row.boot_id), row.rebooted_at, guests)
+    details = row.details or {}
+    guests = frozenset(details["running"]) if "running" in details else None
+    ran = frozenset(details.get("ran", ()))
+    return AgentBeat(row.seen_at, row.heartbeat_s, bool(row.boot_id), row.rebooted_at, guests, ran)
 
 
 def all_beat_since(conn: Connection, hosts: Sequence[str], since: datetime) -> bool:

@@ -22,18 +22,30 @@ HOSTS = "hosts"
 _INSERT = sa.insert(audit)
 
 
+#: The kind of lines about repairs of a lease's resources. A line about a new state of a lease has
+#: the state as its kind, other lines have none.
+REPAIR: Final = "repair"
+
+
 def write(
-    conn: Connection, at: datetime, subject: str, project_id: str | None, sentence: str
+    conn: Connection,
+    at: datetime,
+    subject: str,
+    project_id: str | None,
+    sentence: str,
+    kind: str = "",
 ) -> None:
-    write_many(conn, at, [(subject, project_id, sentence)])
+    write_many(conn, at, [(subject, project_id, sentence)], kind)
 
 
-def write_many(conn: Connection, at: datetime, said: Sequence[tuple[str, str | None, str]]) -> None:
-    """Write audit lines, each given as subject, project and sentence.
+def write_many(
+    conn: Connection, at: datetime, said: Sequence[tuple[str, str | None, str]], kind: str = ""
+) -> None:
+    """Write audit lines of the same kind, each given as subject, project and sentence.
 
     The actor and the request id come from the thread's oslo context, if there is one.
     """
-    common = {"at": at, **whose()}
+    common = {"at": at, "kind": kind, **whose()}
     rows = [
         {**common, "subject": subject, "project_id": project_id, "sentence": sentence}
         for subject, project_id, sentence in said
@@ -77,6 +89,7 @@ class Wanted:
     subject: str | None = None  # a trailing colon selects all subjects of that kind
     actor: str | None = None
     project: str | None = None
+    kind: str | None = None  # the state that a lease reached, or REPAIR
     text: str | None = None  # anywhere in the sentence, case-insensitive
     since: datetime | None = None
     until: datetime | None = None  # exclusive
@@ -149,6 +162,8 @@ def _where(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
         found.append(a.actor == wanted.actor)
     if wanted.project is not None:
         found.append(a.project_id == wanted.project)
+    if wanted.kind is not None:
+        found.append(a.kind == wanted.kind)
     if wanted.text is not None:
         found.append(a.sentence.icontains(wanted.text, autoescape=True))
     if wanted.since is not None:

@@ -20,13 +20,13 @@ from holdfast.db.tables import hosts, operations, parked_messages, segment_hosts
 from holdfast.hoststatus.status import HostStatus, from_plain, to_plain
 from holdfast.model.host import normalise
 from holdfast.model.operation import RUNNING
-from holdfast.ports.recovery import Repair, SetAside, StatusChange, Watched
+from holdfast.ports.recovery import ParkedMessage, Repair, StatusChange, Watched
 
 h, o = hosts.c, operations.c
-_PARKED = Mapper(SetAside, parked_messages)
-_STANDING = (h.id, h.uuid, h.state, h.state_since, h.standing)
+_PARKED = Mapper(ParkedMessage, parked_messages)
+_STATUS = (h.id, h.uuid, h.state, h.state_since, h.status)
 _SHOWN = (
-    sa.select(*_STANDING, h.service_host, h.zone, h.rack, h.enrolled, h.reservable)
+    sa.select(*_STATUS, h.service_host, h.zone, h.rack, h.enrolled, h.reservable)
     .add_columns(segments.c.name.label("segment"))
     .select_from(
         hosts.outerjoin(segment_hosts, segment_hosts.c.host_id == h.id).outerjoin(
@@ -36,13 +36,13 @@ _SHOWN = (
     .order_by(h.id)
 )
 #: Most parked messages, and the longest message and reason.
-MOST_SET_ASIDE = 1000
+MOST_PARKED = 1000
 LONGEST_MESSAGE = 20_000
 LONGEST_WHY = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class HostStatusRow:
     """A host for people: its status, the reason, and its use."""
 
     id: int
@@ -50,7 +50,7 @@ class Seen:
     name: str
     zone: str
     rack: str
-    standing: HostStatus
+    status: HostStatus
     enrolled: bool
     reservable: bool
     segment: str | None
@@ -64,10 +64,10 @@ class HostStatusStore:
         return self._db.now()
 
     def watched(self) -> Sequence[Watched]:
-        query = sa.select(*_STANDING, h.name, h.hypervisor_hostname).order_by(h.id)
+        query = sa.select(*_STATUS, h.name, h.hypervisor_hostname).order_by(h.id)
         with self._db.read() as conn:
             return [
-                Watched(row.id, row.name, row.hypervisor_hostname, _standing(row))
+                Watched(row.id, row.name, row.hypervisor_hostname, _status(row))
                 for row in conn.execute(query)
             ]
 
@@ -93,16 +93,17 @@ class HostStatusStore:
 
         return self._db.retry(action)
 
-    def shown(self, *, state: str | None = None) -> Sequence[Seen]:
+    def shown(self, *, state: str | None = None) -> Sequence[HostStatusRow]:
         """Return all hosts, or hosts in a state, for people."""
         query = _SHOWN if state is None else _SHOWN.where(h.state == state)
         with self._db.read() as conn:
-            return [_seen(row) for row in conn.execute(query)]
+            return [_shown_row(row) for row in conn.execute(query)]
 
-    def of(self, name: str) -> Seen | None:
-        """Return the host with this name; None if no host or several hosts match."""
+    def of(self, name: str) -> HostStatusRow | None:
+        """Return the host with this name or uuid; None if no host or several hosts match."""
+        query = _SHOWN.where(sa.or_(by_name(name), h.uuid == name))
         with self._db.read() as conn:
-            found = [_seen(row) for row in conn.execute(_SHOWN.where(by_name(name)))]
+            found = [_shown_row(row) for row in conn.execute(query)]
         exact = [one for one in found if normalise(one.name) == normalise(name)]
         return (exact or found)[0] if len(exact or found) == 1 else None
 
@@ -125,13 +126,13 @@ class HostStatusStore:
 
         return self._db.retry(action)
 
-    def set_aside(self, message: SetAside) -> None:
+    def park(self, message: ParkedMessage) -> None:
         def action(conn: Connection) -> None:
             conn.execute(sa.insert(parked_messages).values(**_row(message)))
             old = (
                 sa.select(parked_messages.c.id)
                 .order_by(parked_messages.c.id.desc())
-                .offset(MOST_SET_ASIDE)
+                .offset(MOST_PARKED)
             )
             last = conn.execute(old.limit(1)).scalar()
             if last is not None:
@@ -139,7 +140,7 @@ class HostStatusStore:
 
         self._db.retry(action)
 
-    def all_set_aside(self, most: int) -> Sequence[SetAside]:
+    def parked(self, most: int) -> Sequence[ParkedMessage]:
         query = sa.select(*_PARKED.columns).order_by(parked_messages.c.id.desc()).limit(most)
         with self._db.read() as conn:
             return [_PARKED.value(row) for row in conn.execute(query)]
@@ -149,7 +150,7 @@ def _taken(conn: Connection, ids: Sequence[int]) -> dict[int, Any]:
     """Return the rows of these hosts, locked until the commit, in the same order for all."""
     found: dict[int, Any] = {}
     for some in portions(sorted(ids)):
-        query = sa.select(*_STANDING).where(h.id.in_(some)).order_by(h.id)
+        query = sa.select(*_STATUS).where(h.id.in_(some)).order_by(h.id)
         if conn.dialect.name != "sqlite":
             query = query.with_for_update()
         found |= {row.id: row for row in conn.execute(query)}
@@ -157,22 +158,22 @@ def _taken(conn: Connection, ids: Sequence[int]) -> dict[int, Any]:
 
 
 def _is_still(row: Any, old: HostStatus) -> bool:
-    return row is not None and _standing(row) == old
+    return row is not None and _status(row) == old
 
 
-def _standing(row: Any) -> HostStatus:
-    return from_plain(row.state, row.state_since, row.standing)
+def _status(row: Any) -> HostStatus:
+    return from_plain(row.state, row.state_since, row.status)
 
 
-def _seen(row: Any) -> Seen:
+def _shown_row(row: Any) -> HostStatusRow:
     about = row.id, row.uuid, row.service_host, row.zone, row.rack
-    return Seen(*about, _standing(row), row.enrolled, row.reservable, row.segment)
+    return HostStatusRow(*about, _status(row), row.enrolled, row.reservable, row.segment)
 
 
 def _write(conn: Connection, change: StatusChange, uuid: str, now: datetime) -> None:
     new = change.new
     values: dict[str, Any] = {"state": new.state, "state_since": new.since}
-    values["standing"] = to_plain(new)
+    values["status"] = to_plain(new)
     if change.old.usable != new.usable:  # every capacity snapshot must see the change
         values |= {"updated_at": now, "touched_at": now, "generation": h.generation + 1}
     conn.execute(sa.update(hosts).where(h.id == change.host_id).values(**values))
@@ -180,7 +181,7 @@ def _write(conn: Connection, change: StatusChange, uuid: str, now: datetime) -> 
         audit.write(conn, now, f"host:{uuid}", None, change.say)
 
 
-def _row(message: SetAside) -> dict[str, object]:
+def _row(message: ParkedMessage) -> dict[str, object]:
     """Build a row that fits its columns, whatever a malformed message holds."""
     said = json.dumps(message.message, default=str)
     whole = len(said) <= LONGEST_MESSAGE

@@ -65,7 +65,7 @@ class HostStore:
         with self._db.read() as conn:
             return {own: Size(*amounts) for own, *amounts in conn.execute(query)}
 
-    def stock(self, *, sure: bool = False) -> CapacitySnapshot:
+    def capacity(self, *, sure: bool = False) -> CapacitySnapshot:
         return self._keeper.stock(sure=sure)
 
     def busy_things(self, keys: Collection[str], window: Window, *, besides: str) -> set[str]:
@@ -185,6 +185,13 @@ class HostStore:
         )
         with self._db.read() as conn:
             return conn.execute(query).mappings().all()
+
+    def private_properties(self) -> frozenset[str]:
+        query = sa.select(properties.c.name).where(
+            properties.c.resource_type == HOST, properties.c.private.is_(True)
+        )
+        with self._db.read() as conn:
+            return frozenset(conn.execute(query).scalars())
 
     def property(self, name: str) -> RowMapping:
         query = sa.select(properties).where(

@@ -16,7 +16,7 @@ from holdfast.model.host import same, short
 from holdfast.model.incident import Incident, Verdict, append_votes, details_of
 from holdfast.model.incident_progress import HostProgress, plain
 from holdfast.ports.recovery import Account
-from holdfast.recovery.mass_failure import Seen
+from holdfast.recovery.mass_failure import FleetHost
 
 
 def judged(conn: Connection, incident_id: str, said: Sequence[Verdict], now: datetime) -> None:
@@ -68,7 +68,8 @@ def first(account: Account, incident_id: str, now: datetime) -> Incident:
 def still_out(conn: Connection, account: Account) -> tuple[str, str] | None:
     """Return the incident that took the host out of use, unless the host came back since.
 
-    The second value is a sentence. Restarted monitors repeat their earlier reports.
+    The second value is a sentence. Restarted monitors repeat their earlier reports. A host whose
+    servers started in place is back.
     """
     key = f"host_back/{account.member.key}"[:255]
     waits = sa.select(operations.c.payload).where(
@@ -80,7 +81,10 @@ def still_out(conn: Connection, account: Account) -> tuple[str, str] | None:
         incidents.c.subject == account.meaning.subject,
     )
     row = conn.execute(its).mappings().first()
-    if row is None or incident_of(row).host_progress.back_at:
+    if row is None:
+        return None
+    incident = incident_of(row)
+    if incident.host_progress.back_at or model.ended_in_place(incident):
         return None
     return row["id"], f"incident {row['id']} took it out of use, and it has not come back since"
 
@@ -136,14 +140,14 @@ def domain_of(host: str, fleet: Sequence[Any]) -> str:
     return next((row.rack or row.zone for row in fleet if same(row.name, host)), "")
 
 
-def fleet_of(rows: Sequence[Any], others: Sequence[Incident], mine: Incident) -> list[Seen]:
+def fleet_of(rows: Sequence[Any], others: Sequence[Incident], mine: Incident) -> list[FleetHost]:
     """Return all hosts; a host is down by its status, or by an open incident."""
     hit: dict[str, list[str]] = {}
     for incident in (*others, mine):
         if incident.kind == model.HOST and incident.is_open:
             hit.setdefault(short(incident.host), []).append(incident.host)
     return [
-        Seen(
+        FleetHost(
             row.rack or row.zone,
             row.state not in USABLE or any(same(row.name, x) for x in hit.get(short(row.name), ())),
         )

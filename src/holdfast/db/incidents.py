@@ -8,13 +8,13 @@ Closing adds the incident's id to the key.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from holdfast.db import switches, timeline
+from holdfast.db import observations, switches, timeline
 from holdfast.db.agents import all_beat_since, beat_of
 from holdfast.db.engine import Database
 from holdfast.db.incident_rows import (
@@ -88,7 +88,7 @@ from holdfast.ports.recovery import (
     ServerMove,
     Situation,
 )
-from holdfast.recovery.liveness import FailureReport
+from holdfast.recovery.liveness import SETTLING_S, FailureReport
 from holdfast.recovery.timeline import Opened, StatusChanged
 
 i, n, h, r, a = incidents.c, notifications.c, hosts.c, reservations.c, allocations.c
@@ -287,7 +287,10 @@ class IncidentStore:
     def failure_reports(self, incident: Incident) -> Sequence[FailureReport]:
         type_ = model.COMPUTE_HOST if incident.kind == model.HOST else model.PROCESS_REPORT
         with self._db.read() as conn:
-            return failure_reports(conn, incident.id, type_)
+            reports = failure_reports(conn, incident.id, type_)
+            if incident.kind == model.PROCESS:
+                reports += observations.failure_reports(conn, incident.id)
+            return reports
 
     def remember(self, payload: Mapping[str, Any], claim: Claim) -> None:
         self._db.retry(lambda conn: update_claimed(conn, claim, payload=dict(payload)))
@@ -318,7 +321,7 @@ class IncidentStore:
                 member=member,
                 lost_compute=member is not None and lost_compute(conn, member),
                 pauses=switches.pauses_for(conn, incident.segment, now),
-                silences=switches.silences_for(conn, incident, now),
+                maintenance_windows=switches.silences_for(conn, incident, now),
                 larger=larger(incident, others),
                 domain=domain,
                 fleet=fleet_of(fleet, others, incident),
@@ -336,11 +339,13 @@ class IncidentStore:
         others: Sequence[Incident],
         fleet: Sequence[Any],
     ) -> dict[str, Any]:
-        """Return when open incidents in the domain were opened, and whether other hosts live.
+        """Return when open incidents of this outage were opened, and whether other hosts live.
 
-        All other hosts of the domain must show signs of life.
+        An incident opened more than the settling time before this incident is another outage.
+        All other hosts of the domain must show signs of life. Hosts without rack and zone are a
+        domain too.
         """
-        names = [row.name for row in fleet if domain and domain == (row.rack or row.zone)]
+        names = [row.name for row in fleet if domain == (row.rack or row.zone or "")]
         failed = [
             incident
             for incident in (*others, mine)
@@ -348,7 +353,13 @@ class IncidentStore:
             and incident.is_open
             and any(same(incident.host, name) for name in names)
         ]
-        opened = sorted({incident.id: incident.opened_at for incident in (*failed, mine)}.values())
+        began = mine.opened_at - timedelta(seconds=SETTLING_S)
+        outage = {
+            incident.id: incident.opened_at
+            for incident in (*failed, mine)
+            if incident.opened_at >= began
+        }
+        opened = sorted(outage.values())
         rest = [name for name in names if not any(same(name, incident.host) for incident in failed)]
         return {"domain_opened": opened, "domain_alive": all_beat_since(conn, rest, opened[0])}
 
@@ -539,7 +550,7 @@ class IncidentStore:
             rows = conn.execute(query, {"now": self._db.now(conn)}).all()
         return [row.service_host for row in rows]
 
-    def still_hurt(self, host: str) -> bool:
+    def awaits_repair(self, host: str) -> bool:
         with self._db.read() as conn:
             rows = conn.execute(_HELD_NOW, {"now": self._db.now(conn)}).all()
         return any(

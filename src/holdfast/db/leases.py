@@ -206,7 +206,7 @@ def lease_events(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[E
 
 #: Leases with more changed reservations use a transaction: one SQL text per number is kept.
 MOST_PARTS = 4
-_SAID = ("at", "subject", "project_id", "sentence", "actor", "request_id")
+_SAID = ("at", "subject", "project_id", "kind", "sentence", "actor", "request_id")
 _bind = sa.bindparam
 
 
@@ -220,7 +220,14 @@ def fits(old: Lease, new: Lease, work: Work | None) -> bool:
 
 
 def write(
-    conn: Connection, old: Lease, new: Lease, *, claim: Claim, say: str, now: datetime
+    conn: Connection,
+    old: Lease,
+    new: Lease,
+    *,
+    claim: Claim,
+    say: str,
+    is_repair: bool,
+    now: datetime,
 ) -> bool:
     """Write the step; False, without writing, if the lease or the claim has changed."""
     parts = _changed(old, new)
@@ -237,8 +244,16 @@ def write(
         bound |= {f"part{number}_{name}": value for name, value in values.items()}
     if say:
         said = {"at": now, "subject": new.id, "project_id": new.project_id, "sentence": say}
-        bound |= {f"said_{name}": value for name, value in {**said, **whose()}.items()}
+        said |= {"kind": _line_kind(old, new, is_repair), **whose()}
+        bound |= {f"said_{name}": value for name, value in said.items()}
     return conn.execute(_statement(len(parts), bool(say)), bound).first() is not None
+
+
+def _line_kind(old: Lease, new: Lease, is_repair: bool) -> str:
+    """Return the kind of the audit line about this step."""
+    if new.status != old.status:
+        return new.status
+    return audit.REPAIR if is_repair else ""
 
 
 def _changed(old: Lease, new: Lease) -> list[Reservation]:
@@ -351,7 +366,7 @@ class LeaseStore:
                 full |= {seen[0].id: seen for seen in _seen(conn, rows, holding)}
             return stamps, full
 
-    def news_of_pools(self, since: datetime) -> Mapping[str, datetime]:
+    def pool_changes(self, since: datetime) -> Mapping[str, datetime]:
         with self._db.read() as conn:
             found = {name: at for name, at in conn.execute(_NEWS, {"since": since})}
             at = conn.execute(_NEWS_OF_HOSTS, {"since": since}).scalar_one()
@@ -382,7 +397,8 @@ class LeaseStore:
             if limits is not None:
                 booking.check(conn, lease.project_id, limits, now, new=lease)
             apply_work(conn, lease.id, work, now, is_new=True)
-            audit.write(conn, now, lease.id, lease.project_id, f"lease {lease.name} booked")
+            said = f"lease {lease.name} booked"
+            audit.write(conn, now, lease.id, lease.project_id, said, lease.status)
 
         with _no_twins(f"lease {lease.id}"), self._db.write() as conn:
             action(conn)
@@ -398,9 +414,10 @@ class LeaseStore:
         limits: Limits | None = None,
         patient: bool = True,
         spared: bool = False,
+        is_repair: bool = False,
     ) -> Lease:
         if claim is not None and limits is None and self._db.dialect == "postgresql":
-            saved = self._save_state(old, new, work, claim, say)
+            saved = self._save_state(old, new, work, claim, say, is_repair)
             if saved is not None:
                 return saved
         with _no_twins(f"lease {old.id}"), self._db.write() as conn:
@@ -417,11 +434,12 @@ class LeaseStore:
             if work is not None:
                 apply_work(conn, new.id, work, now)
             if say:
-                audit.write(conn, now, new.id, new.project_id, say)
+                kind = _line_kind(old, new, is_repair)
+                audit.write(conn, now, new.id, new.project_id, say, kind)
         return replace(new, version=old.version + 1, updated_at=now)
 
     def _save_state(
-        self, old: Lease, new: Lease, work: Work | None, claim: Claim, say: str
+        self, old: Lease, new: Lease, work: Work | None, claim: Claim, say: str, is_repair: bool
     ) -> Lease | None:
         """Write a step in one statement instead of a transaction, if only states change.
 
@@ -432,7 +450,7 @@ class LeaseStore:
             return None
         with self._db.write_one() as conn:
             now = self._db.now(conn)
-            if not write(conn, old, new, claim=claim, say=say, now=now):
+            if not write(conn, old, new, claim=claim, say=say, is_repair=is_repair, now=now):
                 return None
         return replace(new, version=old.version + 1, updated_at=now)
 
@@ -450,7 +468,7 @@ class LeaseStore:
             said = [
                 (change.new.id, change.new.project_id, change.say) for change in steps if change.say
             ]
-            audit.write_many(conn, now, said)
+            audit.write_many(conn, now, said, audit.REPAIR)
 
     def foresee(self, old: Lease | None, new: Lease, limits: Limits) -> None:
         with self._db.read() as conn:

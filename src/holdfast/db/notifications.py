@@ -29,7 +29,7 @@ from holdfast.db.tables import (
     vmoves,
 )
 from holdfast.model.errors import Conflict, InvalidInput, NotFound
-from holdfast.model.incident import NOVA_COMPUTE, PROCESS, RECOVER, RECOVERED, RUNNING, classify
+from holdfast.model.incident import NOVA_COMPUTE, PROCESS, RECOVERED, RUNNING
 from holdfast.model.notification import COMPUTE_HOST, NEW, OPEN, VM, NewNotification, Notification
 from holdfast.model.operation import Operation
 from holdfast.model.segment import SegmentHost
@@ -360,9 +360,10 @@ def _check_new(
     interval: timedelta,
     now: datetime,
 ) -> None:
-    """Raise Conflict if the report is a duplicate, or if its subject was recovered since.
+    """Raise Conflict if the report is a duplicate.
 
-    A date in the future counts as the time of receipt.
+    A date in the future counts as the time of receipt. A report dated before a recovery of its
+    subject is no duplicate: the sender's clock may be behind, and the intake asks other sources.
     """
     said, at = new.generated_time, min(new.generated_time, now)
     dated = sa.case((n.generated_time > n.created_at, n.created_at), else_=n.generated_time)
@@ -385,11 +386,6 @@ def _check_new(
             continue  # its recovery failed and is over: this is a new crash
         if row["generated_time"] == said or not _ordered_again(conn, row["incident_id"], at):
             raise _duplicate(member, new, f"notification {row['uuid']} says the same")
-    means = classify(new.type, member.key, new.payload)
-    if means.verdict != RECOVER:
-        return
-    if since := recovered_since(conn, means.subject, at):
-        raise _duplicate(member, new, since[1])
 
 
 def _ended_before(conn: Connection, row: RowMapping, at: datetime) -> bool:

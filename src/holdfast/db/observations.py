@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, RowMapping
 
 from holdfast.alarms import central
 from holdfast.alarms.central import Said
@@ -25,10 +25,12 @@ from holdfast.db.tables import hosts, observations, operations, registered_monit
 from holdfast.model import observation as observations_model
 from holdfast.model.errors import NotFound
 from holdfast.model.host import normalise, short
+from holdfast.model.incident import PROCESS
 from holdfast.model.operation import WAITING
 from holdfast.model.votes import ALERTED, FAILED, HOST_HEALTH, MonitorReport, work_of
 from holdfast.ports.ledger import Work
 from holdfast.ports.publishers import EventPublisher
+from holdfast.recovery.liveness import FailureReport
 
 b, h, o, r = observations.c, hosts.c, operations.c, registered_monitors.c
 HOST, SERVER = "host:", "server:"
@@ -249,6 +251,32 @@ def failed_by(conn: Connection, incident_id: str) -> Sequence[str]:
         b.state == observations_model.FAILED,
     )
     return conn.execute(sa.select(b.observer).where(*mine).distinct()).scalars().all()
+
+
+def failure_reports(conn: Connection, incident_id: str) -> list[FailureReport]:
+    """Return the agents' reports that the process of an incident stopped.
+
+    A later report of the same agent that the process runs withdraws them; order of receipt.
+    """
+    mine = b.incident_id == incident_id, b.state == observations_model.FAILED
+    rows = conn.execute(sa.select(observations).where(*mine, b.kind == PROCESS)).mappings().all()
+    return [
+        FailureReport(row["observer"], row["created_at"], withdrawn_at=_runs_since(conn, row))
+        for row in rows
+    ]
+
+
+def _runs_since(conn: Connection, failed: RowMapping) -> datetime | None:
+    """Return when the observer reported, after this failure, that the process runs."""
+    same_subject = b.observer == failed["observer"], b.subject == failed["subject"]
+    later = sa.or_(
+        b.created_at > failed["created_at"],
+        sa.and_(b.created_at == failed["created_at"], b.since > failed["since"]),
+    )
+    runs = sa.select(sa.func.min(b.created_at)).where(
+        *same_subject, later, b.state == observations_model.WELL
+    )
+    return conn.execute(runs).scalar()
 
 
 def _seen_on(host: str) -> sa.ColumnElement[bool]:

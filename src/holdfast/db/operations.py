@@ -10,11 +10,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from holdfast.alarms.central import ALARM_SILENCE
 from holdfast.db.booking import portions
 from holdfast.db.engine import Database
 from holdfast.db.rows import Mapper
 from holdfast.db.tables import operations, steps
 from holdfast.model.errors import ClaimLost, NotFound
+from holdfast.model.lease import BEFORE_END, END, START
 from holdfast.model.operation import (
     CANCELLED,
     DONE,
@@ -57,6 +59,10 @@ _CANCEL = (
         updated_at=sa.bindparam("at"),
     )
 )
+#: Kinds of work with a date of its own; all other work is due when it is written.
+_DATED = (START, BEFORE_END, END, ALARM_SILENCE)
+#: Work that was written this much later than now was written by a clock ahead of time.
+SURELY_AHEAD = timedelta(seconds=60)
 _LAST = sa.select(sa.func.max(o.sequence)).where(o.subject == sa.bindparam("of"))
 _BUSY = sa.select(sa.func.max(o.claim_until)).where(
     o.subject == sa.bindparam("of"), o.claim_until > sa.bindparam("now")
@@ -134,6 +140,14 @@ def reschedule_now(conn: Connection, operation: Operation, now: datetime) -> Non
     conn.execute(resting.values(next_try_at=now))
 
 
+def _due_again(conn: Connection, row: Any, now: datetime) -> None:
+    """Make put-off work due now; not before its date, nor during a call of its subject."""
+    due = row.due_at if row.kind in _DATED else min(row.due_at, now)
+    first = max(due, busy_until(conn, row.subject, now) or now, now)
+    mended = sa.update(operations).where(o.id == row.id)
+    conn.execute(mended.values(due_at=due, next_try_at=first, updated_at=now))
+
+
 def busy_until(conn: Connection, subject: str, now: datetime) -> datetime | None:
     """Return until when a call for this subject may still be under way."""
     when: datetime | None = conn.execute(_BUSY, {"of": subject, "now": now}).scalar_one()
@@ -187,11 +201,27 @@ class OperationStore:
             first: datetime | None = conn.execute(_FIRST, {"kinds": list(kinds)}).scalar_one()
             return first is not None and first <= self._db.now(conn)
 
-    def next_look(self, after: datetime | None = None) -> datetime | None:
+    def next_due(self, after: datetime | None = None) -> datetime | None:
         with self._db.read() as conn:
             bound = {"after": after or self._db.now(conn)}
             when: datetime | None = conn.execute(_NEXT_LOOK, bound).scalar_one()
             return when
+
+    def mend_future(self, ttl: timedelta) -> int:
+        def action(conn: Connection) -> int:
+            now = self._db.now(conn)
+            bound = {"now": now, "until": now + ttl, "later": now + 2 * ttl}
+            ended = conn.execute(_END_CLAIMS, bound).rowcount
+            rows = conn.execute(_PUT_OFF_ROWS.with_for_update(), {"soon": now + SURELY_AHEAD}).all()
+            for row in rows:
+                _due_again(conn, row, now)
+            return ended + len(rows)
+
+        with self._db.read() as conn:
+            now = self._db.now(conn)
+            bound = {"later": now + 2 * ttl, "soon": now + SURELY_AHEAD}
+            is_ahead = conn.execute(_AHEAD, bound).first() is not None
+        return self._db.retry(action) if is_ahead else 0
 
     def renew(self, claim: Claim, ttl: timedelta) -> None:
         self._db.retry(lambda conn: self._keep(conn, claim, ttl), single=True)
@@ -393,6 +423,28 @@ _FIRST = sa.select(sa.func.min(o.next_try_at)).where(
 )
 _NEXT_LOOK = sa.select(sa.func.min(o.next_try_at)).where(
     o.is_open.is_(True), o.next_try_at > sa.bindparam("after")
+)
+#: Work that a clock ahead of time put off; dated work that only waits for its date is not.
+_PUT_OFF = sa.and_(
+    o.is_open.is_(True),
+    o.status != RUNNING,
+    o.next_try_at > sa.bindparam("soon"),
+    o.updated_at > sa.bindparam("soon"),
+    sa.or_(o.kind.not_in(_DATED), o.next_try_at > o.due_at),
+)
+_PUT_OFF_ROWS = sa.select(o.id, o.subject, o.kind, o.due_at).where(_PUT_OFF)
+#: Claims that no manager renewed since; cancelled work has one while its call is under way.
+_CLAIMED_AHEAD = o.claim_until > sa.bindparam("later")
+_AHEAD = sa.select(o.id).where(sa.or_(_CLAIMED_AHEAD, _PUT_OFF)).limit(1)
+_now, _until = (sa.bindparam(name, type_=o.next_try_at.type) for name in ("now", "until"))
+_END_CLAIMS = (
+    sa.update(operations)
+    .where(_CLAIMED_AHEAD)
+    .values(
+        claim_until=_until,
+        next_try_at=sa.case((o.status == RUNNING, _until), else_=o.next_try_at),
+        due_at=sa.case((sa.and_(o.kind.not_in(_DATED), o.due_at > _now), _now), else_=o.due_at),
+    )
 )
 _ADD_STEP = sa.insert(steps)
 _FORGET_STEP = sa.delete(steps).where(

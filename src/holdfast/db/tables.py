@@ -90,7 +90,7 @@ hosts = Table(
     Column("inventories", JSON, nullable=False, default=dict),  # by resource class
     Column("state", String(16), nullable=False, default="up"),
     Column("state_since", UtcDateTime),
-    Column("standing", JSON),  # the evidence of the state: hoststatus/status.py
+    Column("status", JSON),  # the evidence of the state: hoststatus/status.py
     flag("enrolled"),
     flag("reservable"),
     # Grows with every change of the row or of the host's holds; `touched_at` is the time.
@@ -355,6 +355,8 @@ audit = Table(
     Column("project_id", String(64)),
     Column("actor", String(128), nullable=False),
     Column("request_id", String(64), nullable=False, default=""),
+    # The state that a lease reached with this line, `repair`, or empty for any other decision.
+    Column("kind", String(32), nullable=False, default=""),
     Column("sentence", Text, nullable=False),
     Index("ix_audit_project", "project_id", "id"),
 )

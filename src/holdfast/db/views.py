@@ -57,7 +57,7 @@ _HOSTS = (
     )
     .order_by(h.name)
 )
-_BAD = sa.select(h.id, h.name, h.state_since, h.standing).where(h.state != UP)
+_BAD = sa.select(h.id, h.name, h.state_since, h.status).where(h.state != UP)
 _HELD = (
     sa.select(a.host_id, le.id, le.name, le.project_id, a.slots, r.resource_type)
     .add_columns(r.missing_resources, r.resources_changed)
@@ -149,7 +149,7 @@ class WallStore:
                 now,
                 conn.execute(_HOSTS.where(*mine)).all(),
                 _held(conn.execute(holds, {"now": now})),
-                {one.id: (one.state_since, (one.standing or {}).get("why", "")) for one in bad},
+                {one.id: (one.state_since, (one.status or {}).get("why", "")) for one in bad},
                 [incident_of(row) for row in conn.execute(_OPEN).mappings()],
                 _last(conn, [f"host:{one.name}" for one in bad]),
                 {host: count for host, count in conn.execute(_ALARMS)},
@@ -282,9 +282,7 @@ MARKS: Final[Mapping[str, tuple[Any, ...]]] = {
         sa.select(_count(hosts.c.id), _sum(hosts.c.generation), _max(hosts.c.state_since)),
         sa.select(_count(segment_hosts.c.id), _max(segment_hosts.c.updated_at)),
         sa.select(_count(segments.c.id), _max(segments.c.updated_at)),
-        sa.select(_count(agents.c.host), _said("deaf")).add_columns(
-            *(_sum(agents.c.details[name].as_integer()) for name in ("guests", "firing"))
-        ),
+        sa.select(_count(agents.c.host), _said("deaf")),
     ),
     LEASES: (sa.select(_count(), _sum(leases.c.version)), _last_change(leases.c.created_at)),
     INCIDENTS: (
@@ -332,6 +330,16 @@ _MONITORS = (
 _versions = agents.c.rules_version, agents.c.central_version
 #: The number of agents per rule version.
 _FOLLOWED = sa.select(*_versions, _count(agents.c.host)).group_by(*_versions).order_by(*_versions)
+#: The number of agents per guest count and number of alarms, as text: old rows hold any number.
+_counts = sa.select(
+    agents.c.details["guests"].as_string().label("guests"),
+    agents.c.details["firing"].as_string().label("firing"),
+).subquery()
+_COUNTED = (
+    sa.select(_counts, _count())
+    .group_by(_counts.c.guests, _counts.c.firing)
+    .order_by(_counts.c.guests, _counts.c.firing)
+)
 _BEAT = sa.select(sa.func.min(agents.c.heartbeat_s))
 _QUIET = (
     sa.select(agents.c.host, agents.c.seen_at, agents.c.heartbeat_s)
@@ -349,7 +357,7 @@ class ChangeStore:
         with self._db.read() as conn:
             now = self._db.now(conn)
             marks = {topic: _mark(conn, queries, now) for topic, queries in MARKS.items()}
-            marks[HOSTS] += f" {_silent(conn, now)}"
+            marks[HOSTS] += f" {conn.execute(_COUNTED).all()} {_silent(conn, now)}"
             marks[RULES] += f" {conn.execute(_FOLLOWED).all()}"
             return marks | {NETWORKS: _networks(conn, now)}
 

@@ -29,6 +29,7 @@ from holdfast.ports.ledger import Work
 from holdfast.ports.recovery import (
     ANSWERED,
     FAILED,
+    FOUND,
     IGNORED,
     ONGOING,
     PENDING,
@@ -222,7 +223,7 @@ def keep(conn: Connection, incident_id: str, now: datetime) -> None:
 
 def unkeep(conn: Connection, incident_id: str, now: datetime) -> None:
     """Reset servers that were started in place to wait for evacuation."""
-    mine = v.incident_id == incident_id, v.after_migration == STARTED
+    mine = v.incident_id == incident_id, v.after_migration.in_((STARTED, FOUND))
     ended = *mine, v.status == IGNORED
     again = {"status": PENDING, "not_before": None, "ended_at": None, "attempts": 0}
     conn.execute(sa.update(vmoves).where(*ended).values(**again, updated_at=now))

@@ -70,7 +70,7 @@ def address(host: Any, port: Any) -> Address | None:
 
 
 def probe(
-    asked: Mapping[str, Address], source: str, enough: int, left: Callable[[], float]
+    members: Mapping[str, Address], source: str, enough: int, left: Callable[[], float]
 ) -> Probe:
     """Connect from the address `source` to all members in parallel, in the given order.
 
@@ -78,28 +78,28 @@ def probe(
     sent from `source`.
     """
     made = Probe()
-    names = iter(asked)
+    names = iter(members)
     with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
         while len(made.answered) < enough:
-            _begin(asked, names, source, made, selector, opened)
+            _begin(members, names, source, made, selector, opened)
             if not selector.get_map():
                 break
             seconds = left()
             # Answers that arrived while this process got no CPU still count.
             for key, _ in selector.select(max(0.0, seconds)):
-                line: Any = key.fileobj
-                selector.unregister(line)
-                if line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                sock: Any = key.fileobj
+                selector.unregister(sock)
+                if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
                     made.silent.discard(key.data)
                     made.answered.add(key.data)
-                line.close()  # an orderly close: agents log a reset connection
+                sock.close()  # an orderly close: agents log a reset connection
             if seconds <= 0:
                 break
     return made
 
 
 def _begin(
-    asked: Mapping[str, Address],
+    members: Mapping[str, Address],
     names: Iterator[str],
     source: str,
     made: Probe,
@@ -108,25 +108,25 @@ def _begin(
 ) -> None:
     """Open connections up to MOST_AT_ONCE; a member counts as silent until it answers."""
     while len(selector.get_map()) < MOST_AT_ONCE and (name := next(names, None)) is not None:
-        line = opened.enter_context(_socket(source))
+        sock = opened.enter_context(_socket(source))
         made.silent.add(name)
-        if line.connect_ex(asked[name]) in (0, errno.EINPROGRESS):
-            selector.register(line, selectors.EVENT_WRITE, name)
+        if sock.connect_ex(members[name]) in (0, errno.EINPROGRESS):
+            selector.register(sock, selectors.EVENT_WRITE, name)
         else:
-            line.close()
+            sock.close()
 
 
 def _socket(source: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in source else socket.AF_INET
-    line = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         with contextlib.suppress(OSError):
-            line.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
-        line.bind((source, 0))
+            sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+        sock.bind((source, 0))
     except BaseException:
-        line.close()
+        sock.close()
         raise
-    return line
+    return sock
 
 
 # HTTP session with the agent: a few requests over one connection, each answered by JSON.
@@ -195,10 +195,10 @@ class HttpSession:
     Used by one thread; any thread may call `end`. Raises UntrustedAnswer with a sentence.
     """
 
-    def __init__(self, door: Endpoint, clock: Clock, seconds: float) -> None:
-        self._door = door
+    def __init__(self, endpoint: Endpoint, clock: Clock, seconds: float) -> None:
+        self._endpoint = endpoint
         self._clock = clock
-        self._http = door.client()
+        self._http = endpoint.client()
         self._ended: Exception | None = None
         self.allow(seconds)
 
@@ -206,24 +206,24 @@ class HttpSession:
         """Set a new deadline, `seconds` from now, for all following requests."""
         self._deadline = Deadline(seconds, self._clock)
 
-    def ask(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
         """Send a GET request; return the answer, which has status 200 and a JSON body.
 
         This method quotes `path`.
         """
         try:
-            return self._ask(quote(path) + (f"?{urlencode(query)}" if query else ""))
+            return self._get(quote(path) + (f"?{urlencode(query)}" if query else ""))
         except (HttpError, OSError, ValueError, RecursionError) as error:
             if self._ended is not None:
                 raise self._ended from None
             raise UntrustedAnswer(_why(path, error)) from error
 
-    def _ask(self, target: str) -> Answer:
-        url = f"{self._door.base}{target}"
-        answer = self._http.request("GET", url, self._deadline, headers=self._door.headers())
+    def _get(self, target: str) -> Answer:
+        url = f"{self._endpoint.base}{target}"
+        answer = self._http.request("GET", url, self._deadline, headers=self._endpoint.headers())
         if answer.status != 200:
             raise ValueError(f"HTTP {answer.status}: {_shown(answer.body)}")
-        return Answer(json.loads(answer.body), answer.headers)
+        return Answer(json.loads(answer.body, parse_constant=_no_constant), answer.headers)
 
     def end(self, why: Exception) -> None:
         """Interrupt a waiting request, which then raises `why`."""
@@ -232,6 +232,10 @@ class HttpSession:
 
     def close(self) -> None:
         self._http.close()
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 class UntrustedAnswer(Exception):
@@ -292,21 +296,21 @@ class ConsulMembership:
     """The membership driver for a Consul cluster; see the module docstring."""
 
     def __init__(
-        self, network: str, door: Endpoint, clock: Clock, *, watch_servers: bool = False
+        self, network: str, endpoint: Endpoint, clock: Clock, *, watch_servers: bool = False
     ) -> None:
         self.network = network
-        self._door = door
+        self._endpoint = endpoint
         self._clock = clock
         self._watch_servers = watch_servers
         self._lock = threading.Lock()
-        self._talks: dict[HttpSession, bool] = {}  # whether the session is a blocking poll
+        self._sessions: dict[HttpSession, bool] = {}  # whether the session is a blocking poll
         self._closed = False
         self._leader = ""
         self._me = ""
         self._lost: frozenset[str] = frozenset()  # members down by the leader's last answer
 
     def poll(self, after: int | None, wait_s: float) -> Members:
-        with self._told():
+        with self._as_driver_errors():
             try:
                 return self._poll(after, wait_s)
             except LeaderMoved:
@@ -318,13 +322,13 @@ class ConsulMembership:
         if waits:
             # Consul gives index 0 and wait 0 another meaning.
             query |= {"index": str(max(1, after or 0)), "wait": f"{max(1, int(wait_s * 1000))}ms"}
-        with self._talk(wait_s * 17 / 16 + SPARE_S, waits=waits) as talk:
-            answer = talk.ask("/v1/health/state/any", query)
-            talk.allow(SHORT_S)
+        with self._session(wait_s * 17 / 16 + SPARE_S, waits=waits) as session:
+            answer = session.get("/v1/health/state/any", query)
+            session.allow(SHORT_S)
             version = _version(answer)
             checks = _checks(answer)
-            gossip = _gossip(talk.ask("/v1/agent/members"))
-            me, leader = self._my_name(talk), _leader(talk)
+            gossip = _gossip(session.get("/v1/agent/members"))
+            me, leader = self._my_name(session), _leader(session)
         hidden = {me} if self._watch_servers else {me, *gossip.servers}
         states = combine(checks, gossip.states, hidden)
         self._lost = frozenset(name for name, state in states.items() if state == DOWN)
@@ -332,28 +336,32 @@ class ConsulMembership:
 
     def prove(self) -> Proof:
         try:
-            with self._told(), self._talk(SHORT_S) as talk:
-                return self._prove(talk)
+            with self._as_driver_errors(), self._session(SHORT_S) as session:
+                return self._prove(session)
         except DriverError:
             self._me = ""  # the name may have been another agent's
             raise
 
-    def _prove(self, talk: HttpSession) -> Proof:
-        me = self._my_name(talk)
-        gossip = _gossip(talk.ask("/v1/agent/members"))
-        health = _checks(talk.ask(f"/v1/health/node/{me}", {"consistent": ""}))
-        leader = _leader(talk)  # read last: the answer may have come from a new leader
+    def _prove(self, session: HttpSession) -> Proof:
+        me = self._my_name(session)
+        gossip = _gossip(session.get("/v1/agent/members"))
+        health = _checks(session.get(f"/v1/health/node/{me}", {"consistent": ""}))
+        leader = _leader(session)  # read last: the answer may have come from a new leader
         if health.get(me) != UP:
-            seen = "does not hear us" if me in health else "does not know us, or the token shows no"
-            raise UntrustedAnswer(f"the leader {leader} {seen} ({me})")
+            reason = (
+                "does not hear us" if me in health else "does not know us, or the token shows no"
+            )
+            raise UntrustedAnswer(f"the leader {leader} {reason} ({me})")
         alive, servers = gossip.servers_alive(), gossip.servers_here()
         if alive * 2 <= servers:
             raise UntrustedAnswer(f"of {servers} servers {alive} are alive to us ({me})")
         self._led_by(leader)
         if servers >= FEWEST_SERVERS:
             return Proof(leader, me, alive, servers, gossip.states)
-        unanswered, said = self._probe(me, gossip)
-        return Proof(leader, me, alive, servers, gossip.states, unanswered, said, _warning(servers))
+        unanswered, result = self._probe(me, gossip)
+        return Proof(
+            leader, me, alive, servers, gossip.states, unanswered, result, _warning(servers)
+        )
 
     def _probe(self, me: str, gossip: Gossip) -> tuple[frozenset[str], str]:
         """Return the lost members that do not answer, and a sentence about the probe's result.
@@ -370,21 +378,21 @@ class ConsulMembership:
             raise UntrustedAnswer(f"it does not say its own address ({me})")
         # Skip agents on this machine: they answer however cut off the machine is.
         order = [name for name in sorted(others, key=lost.__contains__) if name in gossip.addresses]
-        found = {name: gossip.addresses[name] for name in order}
-        asked = {name: at for name, at in found.items() if at[0] != here[0]}
+        addresses = {name: gossip.addresses[name] for name in order}
+        members = {name: at for name, at in addresses.items() if at[0] != here[0]}
         needed = (len(others) + 1) // 2
-        first = self._ask(asked, here, needed).answered
-        said = f"{len(first)} of {len(others)} other members answer on their gossip port"
+        first = self._send_probe(members, here, needed).answered
+        result = f"{len(first)} of {len(others)} other members answer on their gossip port"
         if len(first) < needed:
             few = _servers(gossip.servers_here())
-            raise UntrustedAnswer(f"the cluster has {few}, and {said}: we may be cut off ({me})")
-        again = {name: at for name, at in asked.items() if name in lost and name not in first}
-        return frozenset(self._ask(again, here, len(again)).silent), said
+            raise UntrustedAnswer(f"the cluster has {few}, and {result}: we may be cut off ({me})")
+        again = {name: at for name, at in members.items() if name in lost and name not in first}
+        return frozenset(self._send_probe(again, here, len(again)).silent), result
 
-    def _ask(self, asked: Mapping[str, Address], here: Address, enough: int) -> Probe:
+    def _send_probe(self, members: Mapping[str, Address], here: Address, enough: int) -> Probe:
         until = self._clock.monotonic() + PROBE_S
         try:
-            return probe(asked, here[0], enough, lambda: until - self._clock.monotonic())
+            return probe(members, here[0], enough, lambda: until - self._clock.monotonic())
         except OSError as error:
             why = f"no probe can be sent from its address {here[0]}: {error.strerror or error}"
             raise UntrustedAnswer(f"{why}; is it the agent of this machine?") from error
@@ -392,22 +400,24 @@ class ConsulMembership:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            talks = list(self._talks)
-        for talk in talks:
-            talk.end(UntrustedAnswer("we are closing"))
+            sessions = list(self._sessions)
+        for session in sessions:
+            session.end(UntrustedAnswer("we are closing"))
 
     def _led_by(self, leader: str) -> None:
         with self._lock:
             before, self._leader = self._leader, leader
             moved = before not in ("", leader)
-            waiting = [talk for talk, waits in self._talks.items() if waits] if moved else []
-        for talk in waiting:
-            talk.end(LeaderMoved())
+            waiting = (
+                [session for session, waits in self._sessions.items() if waits] if moved else []
+            )
+        for session in waiting:
+            session.end(LeaderMoved())
 
-    def _my_name(self, talk: HttpSession) -> str:
+    def _my_name(self, session: HttpSession) -> str:
         """Return the agent's node name; cached until an error, because the answer is large."""
         if not self._me:
-            body = talk.ask("/v1/agent/self").body
+            body = session.get("/v1/agent/self").body
             member = body.get("Member") if isinstance(body, dict) else None
             if not isinstance(member, dict):
                 raise _nonsense("/v1/agent/self")
@@ -415,25 +425,25 @@ class ConsulMembership:
         return self._me
 
     @contextmanager
-    def _talk(self, seconds: float, *, waits: bool = False) -> Iterator[HttpSession]:
-        talk = HttpSession(self._door, self._clock, seconds)
+    def _session(self, seconds: float, *, waits: bool = False) -> Iterator[HttpSession]:
+        session = HttpSession(self._endpoint, self._clock, seconds)
         with self._lock:
             if self._closed:
                 raise UntrustedAnswer("we are closing")
-            self._talks[talk] = waits
+            self._sessions[session] = waits
         try:
-            yield talk
+            yield session
         finally:
             with self._lock:
-                self._talks.pop(talk, None)
-            talk.close()
+                self._sessions.pop(session, None)
+            session.close()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _as_driver_errors(self) -> Iterator[None]:
         try:
             yield
         except UntrustedAnswer as error:
-            why = f"{self.network}: the agent at {self._door.url}: {error}"
+            why = f"{self.network}: the agent at {self._endpoint.url}: {error}"
             raise DriverError(PORT, why, retryable=True) from error
 
 
@@ -501,8 +511,8 @@ def _gossip(answer: Answer) -> Gossip:
     return Gossip(states, frozenset(servers), addresses)
 
 
-def _leader(talk: HttpSession) -> str:
-    leader = talk.ask("/v1/status/leader").body
+def _leader(session: HttpSession) -> str:
+    leader = session.get("/v1/status/leader").body
     if not isinstance(leader, str) or len(leader) > _LONGEST_NAME:
         raise _nonsense("the leader")
     if not leader:
@@ -510,9 +520,9 @@ def _leader(talk: HttpSession) -> str:
     return leader
 
 
-def _rows(body: Any, what: str) -> list[dict[str, Any]]:
+def _rows(body: Any, subject: str) -> list[dict[str, Any]]:
     if not isinstance(body, list) or not all(isinstance(each, dict) for each in body):
-        raise _nonsense(what)
+        raise _nonsense(subject)
     return body
 
 
@@ -538,15 +548,15 @@ def _number(answer: Answer, header: str) -> int:
     return int(text)
 
 
-def _nonsense(what: str) -> UntrustedAnswer:
-    return UntrustedAnswer(f"its answer makes no sense ({what}): is that a Consul agent?")
+def _nonsense(subject: str) -> UntrustedAnswer:
+    return UntrustedAnswer(f"its answer makes no sense ({subject}): is that a Consul agent?")
 
 
 def connect(conf: Any, network: str) -> ConsulMembership:
     group = hostmonitor.group(network)
     options = conf[group]
     try:
-        door = Endpoint(
+        endpoint = Endpoint(
             options.url,
             token_file=options.token_file,
             ca_file=options.ca_file,
@@ -555,4 +565,4 @@ def connect(conf: Any, network: str) -> ConsulMembership:
         )
     except ValueError as error:
         raise DriverError(PORT, f"[{group}] url: {error}", retryable=False) from error
-    return ConsulMembership(network, door, SystemClock(), watch_servers=options.watch_servers)
+    return ConsulMembership(network, endpoint, SystemClock(), watch_servers=options.watch_servers)

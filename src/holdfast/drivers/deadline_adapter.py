@@ -9,8 +9,16 @@ from requests.adapters import HTTPAdapter
 
 from holdfast.runtime.http import POOL_CLASSES, Deadline, limited
 
+#: Largest answer in bytes, uncompressed; the answer of a list of 10,000 servers has less than half.
+LARGEST = 64 * 2**20
+#: Bytes read at a time: a compressed part of this size becomes at most 1,000 times as large.
+PART = 2**14
 #: Minimum timeout in seconds of a socket operation, since 0 would mean "do not block".
 SHORTEST = 0.001
+
+
+class TooLarge(requests.ConnectionError):
+    """An answer has more than LARGEST bytes."""
 
 
 class DeadlineAdapter(HTTPAdapter):
@@ -39,13 +47,25 @@ class DeadlineAdapter(HTTPAdapter):
         left = deadline.left()
         if left <= 0:
             raise requests.Timeout(f"no time left for {request.method} {request.url}")
-        given = {**kwargs, "stream": True, "timeout": max(left, SHORTEST)}
+        options = {**kwargs, "stream": True, "timeout": max(left, SHORTEST)}
         try:
             with limited(deadline):
-                response = super().send(request, *args, **given)
-                _ = response.content  # read here, under the deadline
+                response = super().send(request, *args, **options)
+                _read(response)  # here, under the deadline
         except requests.RequestException as error:
             if deadline.left() <= 0:  # the deadline caused it, whatever the error says
                 raise requests.Timeout(str(error), request=request) from error
             raise
         return response
+
+
+def _read(response: requests.Response) -> None:
+    """Read the content into the response; TooLarge above LARGEST bytes."""
+    parts, size = [], 0
+    for part in response.iter_content(PART):
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST:
+            response.close()
+            raise TooLarge(f"the answer has more than {LARGEST} bytes", request=response.request)
+    response._content = b"".join(parts)

@@ -19,10 +19,10 @@ from datetime import datetime
 from typing import Any
 
 import holdfast
-from holdfast.model.caller import Caller
 from holdfast.model.errors import DriverError, EnforcementRefused
 from holdfast.model.host import Host
 from holdfast.model.lease import Allocation, Lease, Reservation
+from holdfast.ports.manager import Caller
 from holdfast.runtime.http import Deadline, HttpClient, HttpError, HttpTimeout, Tls
 
 LOG = logging.getLogger(__name__)
@@ -48,13 +48,13 @@ class ExternalService:
         return float(self._conf.enforcement.external_service_timeout_s)
 
     def check_create(self, caller: Caller, lease: Lease, hosts: Mapping[int, Host]) -> None:
-        self._ask("check-create", lease, {"lease": _lease(lease, hosts)})
+        self._check("check-create", lease, {"lease": _lease(lease, hosts)})
 
     def check_update(
         self, caller: Caller, old: Lease, new: Lease, hosts: Mapping[int, Host]
     ) -> None:
         both = {"current_lease": _lease(old, hosts), "lease": _lease(new, hosts)}
-        self._ask("check-update", old, both)
+        self._check("check-update", old, both)
 
     def on_end(self, lease: Lease, hosts: Mapping[int, Host], ended_at: datetime) -> None:
         body = {"lease": _lease(lease, hosts), "ended_at": _date(ended_at)}
@@ -62,19 +62,19 @@ class ExternalService:
         if not 200 <= status < 300:
             raise _failed(f"on-end of lease {lease.id}: answered {status}")
 
-    def _ask(self, what: str, lease: Lease, body: Mapping[str, Any]) -> None:
-        status, answer = self._post(what, lease, body)
+    def _check(self, check: str, lease: Lease, body: Mapping[str, Any]) -> None:
+        status, answer = self._post(check, lease, body)
         if status == ALLOWED:
             return
         if status == REFUSED:
             raise EnforcementRefused(_message(answer))
-        LOG.warning("%s: %s of lease %s: %d: %.200r", PORT, what, lease.id, status, answer)
+        LOG.warning("%s: %s of lease %s: %d: %.200r", PORT, check, lease.id, status, answer)
         raise _failed(f"answered {status}, which is neither yes nor no")
 
-    def _post(self, what: str, lease: Lease, body: Mapping[str, Any]) -> tuple[int, bytes]:
+    def _post(self, path: str, lease: Lease, body: Mapping[str, Any]) -> tuple[int, bytes]:
         """Send the request; return status and body. DriverError if there is no answer in time."""
         own = self._conf.enforcement
-        url, seconds = self._url(what), self.longest_s
+        url, seconds = self._url(path), self.longest_s
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"holdfast/{holdfast.__version__}",
@@ -96,17 +96,17 @@ class ExternalService:
         except HttpTimeout as late:
             raise _failed(f"no answer within {seconds:g} s") from late
         except HttpError as error:
-            LOG.warning("%s: %s of lease %s: %s", PORT, what, lease.id, error)
+            LOG.warning("%s: %s of lease %s: %s", PORT, path, lease.id, error)
             raise _failed("cannot be reached") from error
         finally:
             http.close()
         return answer.status, answer.body
 
-    def _url(self, what: str) -> str:
+    def _url(self, path: str) -> str:
         base = self._conf.enforcement.external_service_base_endpoint
         if not base:
             raise _failed("[enforcement] external_service_base_endpoint is not set")
-        return f"{base.rstrip('/')}/{what}"
+        return f"{base.rstrip('/')}/{path}"
 
     def _context(self, lease: Lease) -> dict[str, str]:
         return {
@@ -163,9 +163,9 @@ def _date(value: datetime) -> str:
 
 def _message(answer: bytes) -> str:
     with contextlib.suppress(ValueError, LookupError, TypeError):
-        said = json.loads(answer)["message"]
-        if isinstance(said, str) and said.strip():
-            return said.strip()[:LONGEST_MESSAGE]
+        message = json.loads(answer)["message"]
+        if isinstance(message, str) and message.strip():
+            return message.strip()[:LONGEST_MESSAGE]
     return "the enforcement service of this site refused the request, without a reason"
 
 

@@ -65,10 +65,12 @@ _TLS = [
     cfg.StrOpt("ssl_key_file", default=""),
 ]
 #: kombu_compression of nova.conf, by its names on the wire.
-_UNPACK: Mapping[str, Callable[[bytes], bytes]] = {
-    "application/x-gzip": zlib.decompress,
-    "application/x-bz2": bz2.decompress,
+_UNPACK: Mapping[str, Callable[[], Any]] = {
+    "application/x-gzip": zlib.decompressobj,
+    "application/x-bz2": bz2.BZ2Decompressor,
 }
+#: Largest notification in bytes, uncompressed: Nova's largest have some 100 kB.
+MOST_UNPACKED = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,8 @@ class Depth:
 
 def addresses(url: str) -> list[Address]:
     """Parse the nodes of an oslo.messaging transport URL: rabbit://u:p@h:1,u:p@h:2/vhost?…"""
-    scheme, found, rest = url.partition("://")
-    if not found or scheme not in ("rabbit", "amqp", "kombu+rabbit"):
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in ("rabbit", "amqp", "kombu+rabbit"):
         raise DriverError(
             PORT,
             "[notifications] transport_url must be rabbit://user:secret@host:5672/vhost; other"
@@ -141,12 +143,12 @@ def tls(conf: cfg.ConfigOpts, url: str) -> dict[str, Any] | bool:
     authority, certificate, key = (
         query.get(name, group[name]) for name in ("ssl_ca_file", "ssl_cert_file", "ssl_key_file")
     )
-    found: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
+    settings: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
     if authority:
-        found = {"ca_certs": authority, "cert_reqs": ssl.CERT_REQUIRED}
+        settings = {"ca_certs": authority, "cert_reqs": ssl.CERT_REQUIRED}
     if certificate:
-        found |= {"certfile": certificate, "keyfile": key or None}
-    return found
+        settings |= {"certfile": certificate, "keyfile": key or None}
+    return settings
 
 
 class Broker:
@@ -232,10 +234,10 @@ class Broker:
     def depth(self, connection: amqp.Connection) -> Depth | None:
         """Return the length of the managers' queue; None if missing."""
         try:
-            found = connection.channel().queue_declare(self.pool, passive=True)
+            declared = connection.channel().queue_declare(self.pool, passive=True)
         except amqp.NotFound:
             return None
-        return Depth(messages=found.message_count, readers=found.consumer_count)
+        return Depth(messages=declared.message_count, readers=declared.consumer_count)
 
     def check_exchange(self, connection: amqp.Connection) -> None:
         """Raise DriverError if Nova's exchange does not exist yet."""
@@ -260,16 +262,20 @@ class Broker:
 def body(message: amqp.Message) -> str | bytes:
     """Return the decompressed body.
 
-    The body is unchanged if decompression fails: the parser then refuses it.
+    The body is unchanged if decompression fails, or above MOST_UNPACKED bytes: the parser then
+    refuses it.
     """
     sent: str | bytes = message.body
     unpack = _UNPACK.get(str(message.headers.get("compression"))) if message.headers else None
     if unpack is None:
         return sent
+    unpacker = unpack()
     try:
-        return unpack(sent if isinstance(sent, bytes) else sent.encode())
+        packed = sent if isinstance(sent, bytes) else sent.encode()
+        unpacked: bytes = unpacker.decompress(packed, MOST_UNPACKED)
     except (OSError, ValueError, zlib.error):
         return sent
+    return unpacked if unpacker.eof else sent
 
 
 def close(connection: amqp.Connection) -> None:
@@ -401,7 +407,7 @@ class NovaNotices:
             while waiting and self._resume_at <= self._clock.monotonic() < look_up:
                 if self._worker.stopping.is_set():
                     return
-                if self._take(waiting[0]):
+                if self._deliver(waiting[0]):
                     message = waiting.popleft()
                     message.channel.basic_ack(message.delivery_tag)
 
@@ -413,7 +419,7 @@ class NovaNotices:
 
     # Delivery of a message
 
-    def _take(self, message: amqp.Message) -> bool:
+    def _deliver(self, message: amqp.Message) -> bool:
         """Deliver the message; return whether it may be acknowledged."""
         try:
             notice = parse(body(message))

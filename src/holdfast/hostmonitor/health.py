@@ -68,8 +68,8 @@ class Sight:
 
     def doubts(self) -> bool:
         """Whether the leader calls a node down and gossip or the proof do not confirm this yet."""
-        said = self.states.items()
-        down = [node for node, state in said if state == DOWN]
+        states = self.states.items()
+        down = [node for node, state in states if state == DOWN]
         return any(not self.is_proven or not self._agrees(node) for node in down)
 
     def health(self, node: str) -> str:
@@ -98,7 +98,7 @@ class Track:
     action: str = NONE  # the action of the HA matrix
     action_since: float = 0.0
     opinion: str = NONE  # the lasting action; undecided if an unknown network decides
-    told: str = ""  # the worst reported state since the host was healthy
+    reported: str = ""  # the worst reported state since the host was healthy
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Report:
 
 
 def judge(
-    book: HealthRecords,
+    records: HealthRecords,
     sights: Sequence[Sight],
     ha_matrix: Matrix,
     moment: Moment,
@@ -131,8 +131,8 @@ def judge(
     reports: list[Report] = []
     blind = [sight.network for sight in sights if sight.why]
     dues: list[float] = []
-    for host in sorted({*book.tracks, *(node for sight in sights for node in sight.states)}):
-        old = book.tracks.get(host)
+    for host in sorted({*records.tracks, *(node for sight in sights for node in sight.states)}):
+        old = records.tracks.get(host)
         health = tuple(sight.health(host) for sight in sights)
         if _is_gone(host, sights):
             continue
@@ -147,10 +147,10 @@ def judge(
     return HealthRecords(tracks, min(dues, default=None)), tuple(reports)
 
 
-def view(book: HealthRecords, sights: Sequence[Sight]) -> list[dict[str, Any]]:
+def view(records: HealthRecords, sights: Sequence[Sight]) -> list[dict[str, Any]]:
     """All hosts, grouped by equal health and opinion."""
     rows: dict[tuple[tuple[str, ...], str], list[str]] = {}
-    for host, track in book.tracks.items():
+    for host, track in records.tracks.items():
         rows.setdefault((track.health, track.opinion), []).append(host)
     names = [sight.network for sight in sights]
     return [
@@ -168,7 +168,7 @@ def _is_gone(host: str, sights: Sequence[Sight]) -> bool:
 def _follow(old: Track | None, health: tuple[str, ...], action: str, moment: Moment) -> Track:
     at = moment.at
     if old is None or len(old.health) != len(health):
-        return Track(health, (at,) * len(health), action, at, told=old.told if old else "")
+        return Track(health, (at,) * len(health), action, at, reported=old.reported if old else "")
     if health == old.health and action == old.action:
         return old
     since = tuple(
@@ -186,27 +186,27 @@ def _settle(
     lasted = at - track.action_since
     if not answer.is_decided:
         return _doubt(replace(track, opinion=UNDECIDED), answer, lasted)
-    wait = healthy_after_s if track.action == NONE and track.told else answer.for_s
-    if track.action == NONE and not track.told:
+    wait = healthy_after_s if track.action == NONE and track.reported else answer.for_s
+    if track.action == NONE and not track.reported:
         wait = 0.0
     if lasted < wait:
-        before = RECOVERY if track.told == FAILED else ALERT if track.told else NONE
+        before = RECOVERY if track.reported == FAILED else ALERT if track.reported else NONE
         return replace(track, opinion=before), "", track.action_since + wait
     if track.action == NONE:
-        return replace(track, opinion=NONE, told=""), WELL if track.told else "", None
+        return replace(track, opinion=NONE, reported=""), WELL if track.reported else "", None
     state = _STATE[track.action]
-    if _RANK[state] <= _RANK[track.told]:
-        return replace(track, opinion=RECOVERY if track.told == FAILED else ALERT), "", None
-    return replace(track, opinion=track.action, told=state), state, None
+    if _RANK[state] <= _RANK[track.reported]:
+        return replace(track, opinion=RECOVERY if track.reported == FAILED else ALERT), "", None
+    return replace(track, opinion=track.action, reported=state), state, None
 
 
 def _doubt(track: Track, answer: matrix.Answer, lasted: float) -> tuple[Track, str, float | None]:
     """An unknown network decides: the monitor has no opinion, but reports an alert as usual."""
-    if answer.action != ALERT or _RANK[track.told] >= _RANK[ALERTED]:
+    if answer.action != ALERT or _RANK[track.reported] >= _RANK[ALERTED]:
         return track, "", None
     if lasted < answer.for_s:
         return track, "", track.action_since + answer.for_s
-    return replace(track, told=ALERTED), ALERTED, None
+    return replace(track, reported=ALERTED), ALERTED, None
 
 
 def _report(
@@ -232,11 +232,11 @@ def _report(
 
 
 def _evidence(host: str, sight: Sight, health: str, since: datetime) -> dict[str, Any]:
-    said: dict[str, Any] = {"health": health, "since": since.isoformat()}
+    evidence: dict[str, Any] = {"health": health, "since": since.isoformat()}
     if sight.why:
-        return {**said, "why": sight.why}
+        return {**evidence, "why": sight.why}
     if health == DOWN:
         own = ["own gossip"] if sight.gossip.get(host) == DOWN else []
         probe = [sight.probe] if sight.probe else []
-        said["confirmed_by"] = [f"leader {sight.leader}", *own, sight.servers, *probe]
-    return {**said, "leader": sight.leader}
+        evidence["confirmed_by"] = [f"leader {sight.leader}", *own, sight.servers, *probe]
+    return {**evidence, "leader": sight.leader}

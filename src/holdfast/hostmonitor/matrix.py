@@ -66,7 +66,7 @@ class Rule:
     for_s: float
     line: int = 0
 
-    def said(self, networks: Sequence[str]) -> str:
+    def text(self, networks: Sequence[str]) -> str:
         """The rule as text, for example `line 7: storage down -> recovery after 3 s`."""
         where = f"line {self.line}: " if self.line else ""
         lasting = "" if self.action == NONE else f" {after(self.for_s)}"
@@ -111,21 +111,21 @@ class Matrix:
         or the monitor is cut off. A host that is down on all other networks gets an alert if it
         would get recovery or alert were it down on the blind networks too.
         """
-        states = (health.get(name, UNKNOWN) for name in self.networks)
-        seen = tuple(state if state in (UP, DOWN) else UNKNOWN for state in states)
-        answer = self._look(seen)
-        if answer.action == UNDECIDED and blind and self._is_lost(seen, blind):
-            return self._alert(seen, blind)
+        named = (health.get(name, UNKNOWN) for name in self.networks)
+        states = tuple(state if state in (UP, DOWN) else UNKNOWN for state in named)
+        answer = self._answer_for(states)
+        if answer.action == UNDECIDED and blind and self._is_lost(states, blind):
+            return self._alert(states, blind)
         return answer
 
-    def _is_lost(self, seen: Health, blind: Collection[str]) -> bool:
+    def _is_lost(self, states: Health, blind: Collection[str]) -> bool:
         """Whether the host is down on every visible network, and at least on one."""
-        rest = [state for n, state in zip(self.networks, seen, strict=True) if n not in blind]
-        down_too = self._look(tuple(DOWN if state == UNKNOWN else state for state in seen))
+        rest = [state for n, state in zip(self.networks, states, strict=True) if n not in blind]
+        down_too = self._answer_for(tuple(DOWN if state == UNKNOWN else state for state in states))
         return set(rest) == {DOWN} and down_too.action in (RECOVERY, ALERT)
 
-    def _alert(self, seen: Health, blind: Collection[str]) -> Answer:
-        for_s = max(self._look(completion).for_s for completion in completions(seen))
+    def _alert(self, states: Health, blind: Collection[str]) -> Answer:
+        for_s = max(self._answer_for(completion).for_s for completion in completions(states))
         dark = " and ".join(name for name in self.networks if name in blind)
         sentence = f"down on every network that can be seen, {dark} cannot be seen -> alert"
         return Answer(ALERT, for_s, f"{sentence} {after(for_s)}", is_decided=False)
@@ -141,20 +141,24 @@ class Matrix:
     @property
     def warning(self) -> str:
         """List the combinations without a rule; "" if there are none."""
-        found = self.left_out()
-        if not found:
+        missing = self.left_out()
+        if not missing:
             return ""
-        shown = ", ".join(f"[{', '.join(one)}]" for one in found[:MOST_NAMED])
-        more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-        one = len(found) == 1
+        shown = ", ".join(f"[{', '.join(row_health)}]" for row_health in missing[:MOST_NAMED])
+        more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        is_single = len(missing) == 1
         many = (
-            "1 row is left out and counts" if one else f"{len(found)} rows are left out and count"
+            "1 row is left out and counts"
+            if is_single
+            else f"{len(missing)} rows are left out and count"
         )
         return f"{many} as none, in the order {', '.join(self.networks)}: {shown}{more}"
 
     def table(self) -> Sequence[Row]:
         """Every combination of up and down, all up first, the last network changing fastest."""
-        return [Row(health, self._look(health)) for health in combinations(len(self.networks))]
+        return [
+            Row(health, self._answer_for(health)) for health in combinations(len(self.networks))
+        ]
 
     def agrees(self, other: "Matrix") -> bool:
         """Whether both matrices give the same answer for every host, however they are written."""
@@ -187,17 +191,17 @@ class Matrix:
         """
         return [(_bits(r.health, UP, DOWN), _bits(r.health, DOWN), r) for r in self.rules]
 
-    def _look(self, seen: Health) -> Answer:
-        if seen not in self._answers:
-            find = self._possible if UNKNOWN in seen else self._certain
-            self._answers[seen] = find(seen)
-        return self._answers[seen]
+    def _answer_for(self, states: Health) -> Answer:
+        if states not in self._answers:
+            find = self._possible if UNKNOWN in states else self._certain
+            self._answers[states] = find(states)
+        return self._answers[states]
 
-    def _possible(self, seen: Health) -> Answer:
+    def _possible(self, states: Health) -> Answer:
         """The common answer for all states of the unknown networks, or an undecided answer."""
-        answers = [self._look(completion) for completion in completions(seen)]
-        unknown = [n for n, state in zip(self.networks, seen, strict=True) if state == UNKNOWN]
-        last = max(answers, key=lambda one: one.for_s)
+        answers = [self._answer_for(completion) for completion in completions(states)]
+        unknown = [n for n, state in zip(self.networks, states, strict=True) if state == UNKNOWN]
+        last = max(answers, key=lambda answer: answer.for_s)
         actions = {answer.action for answer in answers}
         if actions == {RECOVERY, ALERT}:
             sentence = f"{_undecided(unknown, answers)} -> alert {after(last.for_s)}"
@@ -214,23 +218,25 @@ class Matrix:
         if set(health) <= {UP}:
             return Answer(NONE, 0.0, "up on every network -> none")
         down = _bits(health, DOWN)
-        rule = next((one for matters, wanted, one in self._tests if down & matters == wanted), None)
+        rule = next(
+            (rule_ for matters, wanted, rule_ in self._tests if down & matters == wanted), None
+        )
         if rule is None:
             return Answer(NONE, 0.0, f"no rule for {condition(self.networks, health)} -> none")
         for_s = 0.0 if rule.action == NONE else rule.for_s
-        return Answer(rule.action, for_s, rule.said(self.networks), rule)
+        return Answer(rule.action, for_s, rule.text(self.networks), rule)
 
 
 def _bits(health: Health, *states: str) -> int:
     return sum(1 << place for place, state in enumerate(health) if state in states)
 
 
-def _undecided(unknown: Sequence[str], found: Sequence[Answer]) -> str:
+def _undecided(unknown: Sequence[str], answers: Sequence[Answer]) -> str:
     if len(unknown) == 1:
-        up, down = found
+        up, down = answers
         meant = f"up would mean {up.action}, down would mean {down.action}"
         return f"undecided: {unknown[0]} is unknown; {meant}"
-    actions = [action for action in ACTIONS if any(answer.action == action for answer in found)]
+    actions = [action for action in ACTIONS if any(answer.action == action for answer in answers)]
     return f"undecided: {' and '.join(unknown)} are unknown; it could be {' or '.join(actions)}"
 
 
@@ -283,7 +289,7 @@ def _rule(plain: Any, width: int) -> Rule:
     if (
         not isinstance(health, list)
         or len(health) != width
-        or any(word not in (UP, DOWN, ANY) for word in health)
+        or any(state not in (UP, DOWN, ANY) for state in health)
         or action not in ACTIONS
         or not isinstance(for_s, int | float)
         or not 0 <= for_s <= LONGEST_FOR_S  # also refuses NaN
@@ -328,7 +334,7 @@ def completions(health: Health) -> Iterator[Health]:
     >>> list(completions(("down", "unknown")))
     [('down', 'up'), ('down', 'down')]
     """
-    return itertools.product(*((one,) if one in (UP, DOWN) else (UP, DOWN) for one in health))
+    return itertools.product(*((state,) if state in (UP, DOWN) else (UP, DOWN) for state in health))
 
 
 def condition(networks: Sequence[str], health: Health) -> str:
@@ -337,8 +343,8 @@ def condition(networks: Sequence[str], health: Health) -> str:
     >>> condition(("manage", "storage"), ("any", "down")), condition(("manage",), ("any",))
     ('storage down', 'anything else')
     """
-    said = [f"{n} {is_}" for n, is_ in zip(networks, health, strict=True) if is_ != ANY]
-    return ", ".join(said) or "anything else"
+    conditions = [f"{n} {is_}" for n, is_ in zip(networks, health, strict=True) if is_ != ANY]
+    return ", ".join(conditions) or "anything else"
 
 
 def after(for_s: float) -> str:

@@ -109,7 +109,7 @@ class _Reading(Reading):
             self.say(fields["health"].line, text)
             return None
         before = len(self.problems)
-        health = tuple(self.choice(word, (UP, DOWN), "state", ANY) for word in words)
+        health = tuple(self.choice(node, (UP, DOWN), "state", ANY) for node in words)
         for_s = 0.0 if action == NONE else lasts_s
         return _Claim(Rule(health, action, for_s, row.line), len(self.problems) == before)
 
@@ -219,15 +219,17 @@ class _Sets:
                     self._down[place] |= 1 << bit
 
     def of(self, health: Health) -> int:
-        found = self.everything
+        matching = self.everything
         for down, state in zip(self._down, health, strict=True):
             if state != ANY:
-                found &= down if state == DOWN else ~down
-        return found
+                matching &= down if state == DOWN else ~down
+        return matching
 
 
 def _too_late(rule: Rule, earlier: Sequence[Rule], sets: _Sets) -> str:
-    same = next((one for one in earlier if one.health == rule.health), None)
+    same = next(
+        (earlier_rule for earlier_rule in earlier if earlier_rule.health == rule.health), None
+    )
     if same and (same.action, same.for_s) == (rule.action, rule.for_s):
         return f"it says the same as line {same.line}: take one of them away"
     if same and rule.action and same.action:
@@ -235,10 +237,10 @@ def _too_late(rule: Rule, earlier: Sequence[Rule], sets: _Sets) -> str:
         differs = differs if rule.action != same.action else "another time to last"
         return f"it contradicts line {same.line}, which is about the same hosts: {differs}"
     left, lines = sets.of(rule.health), []
-    for one in earlier:
-        if left & sets.of(one.health):
-            lines.append(str(one.line))
-            left &= ~sets.of(one.health)
+    for earlier_rule in earlier:
+        if left & sets.of(earlier_rule.health):
+            lines.append(str(earlier_rule.line))
+            left &= ~sets.of(earlier_rule.health)
     where = f"line{'s' * (len(lines) > 1)} {', '.join(lines[:MOST_NAMED])}"
     return f"it never has its turn: {where} matched before; move it up or take it away"
 
@@ -263,8 +265,8 @@ def written(ha_matrix: Matrix) -> str:
 
 def _used(ha_matrix: Matrix) -> Sequence[Rule]:
     """The rules that can match, in their order: the reader refuses a file with other rules."""
-    turns = {id(row.answer.rule) for row in ha_matrix.table() if set(row.health) != {UP}}
-    return [rule for rule in ha_matrix.rules if id(rule) in turns]
+    matching = {id(row.answer.rule) for row in ha_matrix.table() if set(row.health) != {UP}}
+    return [rule for rule in ha_matrix.rules if id(rule) in matching]
 
 
 def _lines(networks: Sequence[str], rules: Sequence[Rule], last: Rule | None) -> Iterator[str]:

@@ -32,7 +32,7 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.threads import start_call
 
 NAMESPACE = "holdfast.monitors"
-Seen = StatusReport | GuestReport
+Report = StatusReport | GuestReport
 #: Ways in which a call of a monitor can fail.
 RAISED, HUNG, BUSY, NOT_LOADED = "raised", "hung", "busy", "not loaded"
 
@@ -53,8 +53,9 @@ class Monitor(Protocol):
     name: str
     topics: Sequence[str]  # on Nova's broker, besides [notifications] topics
     event_types: Sequence[str]  # wanted notifications; `service.*` means all of this noun
+    push_only: bool  # never polled: useless without a connection to Nova's broker
 
-    def heard(self, notice: Notice) -> Sequence[Seen]:
+    def heard(self, notice: Notice) -> Sequence[Report]:
         """Reports about hosts and guests in a notification, which may arrive twice or late."""
         ...
 
@@ -66,7 +67,7 @@ class Monitor(Protocol):
 class Tally(Protocol):
     """Counter of monitor events for metrics; all methods must be quick and must not raise."""
 
-    def sighted(self, sighting: StatusReport) -> None: ...
+    def reported(self, report: StatusReport) -> None: ...
 
     def failed(self, monitor: str, how: str) -> None: ...
 
@@ -86,7 +87,7 @@ class Tally(Protocol):
 class NoTally:
     """A tally without effect."""
 
-    def sighted(self, sighting: StatusReport) -> None: ...
+    def reported(self, report: StatusReport) -> None: ...
 
     def failed(self, monitor: str, how: str) -> None: ...
 
@@ -106,21 +107,13 @@ def topics(monitors: Iterable[Monitor]) -> list[str]:
     return sorted({topic for monitor in monitors for topic in monitor.topics})
 
 
-def only_hears(monitor: Monitor) -> bool:
-    """Whether the monitor only receives notifications and is never polled; attribute `only_hears`.
-
-    A monitor like this is useless without a connection to the broker.
-    """
-    return bool(getattr(monitor, "only_hears", False))
-
-
-def checked(given: Any) -> list[Seen]:
+def checked(answer: Any) -> list[Report]:
     """The monitor's answer as a list; TypeError if an element is not a report."""
-    found = list(given)
-    for one in found:
-        if not isinstance(one, Seen):
-            raise TypeError(f"a monitor answers with sightings, not with {type(one).__name__}")
-    return found
+    reports = list(answer)
+    for report in reports:
+        if not isinstance(report, Report):
+            raise TypeError(f"a monitor answers with reports, not with {type(report).__name__}")
+    return reports
 
 
 def load(conf: cfg.ConfigOpts) -> tuple[list[Monitor], dict[str, str]]:
@@ -131,11 +124,11 @@ def load(conf: cfg.ConfigOpts) -> tuple[list[Monitor], dict[str, str]]:
     def failed(_manager: Any, entry: Any, error: BaseException) -> None:
         broken[entry.name] = f"{type(error).__name__}: {error}"
 
-    found: Any = extension.ExtensionManager(NAMESPACE, on_load_failure_callback=failed)
-    for item in found:
+    extensions: Any = extension.ExtensionManager(NAMESPACE, on_load_failure_callback=failed)
+    for item in extensions:
         try:
             monitor: Monitor = item.plugin(conf)
-            _ = monitor.name, [*monitor.topics, *monitor.event_types]
+            _ = monitor.name, [*monitor.topics, *monitor.event_types], monitor.push_only
             monitors.append(monitor)
         except Exception as error:  # a plugin's constructor may raise anything
             broken[item.name] = f"{type(error).__name__}: {error}"
@@ -144,7 +137,7 @@ def load(conf: cfg.ConfigOpts) -> tuple[list[Monitor], dict[str, str]]:
 
 LOG = logging.getLogger(__name__)
 
-Sightings = Sequence[Seen]
+Reports = Sequence[Report]
 
 
 class MonitorWorker:
@@ -152,55 +145,55 @@ class MonitorWorker:
 
     A monitor that hangs or raises does not harm the others. After its timeout the worker
     abandons a call and starts no other call until the abandoned call returns. The worker logs a
-    problem once when it begins and once when it is over. `what` names the use in the log: one
+    problem once when it begins and once when it is over. `use` names the use in the log: one
     worker polls, one passes notifications.
     """
 
-    def __init__(self, monitor: Monitor, what: str, tally: Tally) -> None:
+    def __init__(self, monitor: Monitor, use: str, tally: Tally) -> None:
         self.monitor = monitor
-        self.what = what
+        self.use = use
         self._tally = tally
-        self._under_way: Future[Sightings] | None = None
-        self._trouble = ""
+        self._under_way: Future[Reports] | None = None
+        self._problem = ""
 
     @property
     def is_free(self) -> bool:
         return self._under_way is None or self._under_way.done()
 
-    def begin(self, call: Callable[[], Any]) -> "Future[Sightings] | None":
+    def begin(self, call: Callable[[], Any]) -> "Future[Reports] | None":
         """Start the call; None while an earlier call has not returned."""
         if not self.is_free:
             self._tally.failed(self.monitor.name, BUSY)
             return None
-        name = f"{self.what} {self.monitor.name}"
+        name = f"{self.use} {self.monitor.name}"
         self._under_way = start_call(name, lambda: checked(call()))
         return self._under_way
 
     def late(self, patience_s: float) -> None:
         """Record a call without an answer after the timeout."""
         why = f"has not returned within {patience_s:g} s; it is not called until it has"
-        self._trouble_is(HUNG, HUNG, why)
+        self._problem_is(HUNG, HUNG, why)
 
     def raised(self, error: BaseException) -> None:
         kind = type(error).__name__
         if isinstance(error, HoldfastError):
-            self._trouble_is(RAISED, kind, error.message)
+            self._problem_is(RAISED, kind, error.message)
         else:
-            self._trouble_is(RAISED, kind, f"{kind}: {error}", error)
+            self._problem_is(RAISED, kind, f"{kind}: {error}", error)
 
     def fine(self) -> None:
-        if self._trouble:
-            LOG.info("monitor %s, %s: well again", self.monitor.name, self.what)
-        self._trouble = ""
+        if self._problem:
+            LOG.info("monitor %s, %s: well again", self.monitor.name, self.use)
+        self._problem = ""
 
-    def _trouble_is(
+    def _problem_is(
         self, how: str, kind: str, why: str, error: BaseException | None = None
     ) -> None:
         """Count the problem; log it once until the monitor works again or the problem changes."""
         self._tally.failed(self.monitor.name, how)
-        if kind != self._trouble:
-            LOG.error("monitor %s, %s: %s", self.monitor.name, self.what, why, exc_info=error)
-        self._trouble = kind
+        if kind != self._problem:
+            LOG.error("monitor %s, %s: %s", self.monitor.name, self.use, why, exc_info=error)
+        self._problem = kind
 
 
 #: Tries against concurrent writers before the judgement is left to the next sample.
@@ -233,61 +226,65 @@ class HostWatch:
 
     def __init__(
         self,
-        standings: HostStatuses,
+        host_status: HostStatuses,
         rules: Rules,
         *,
         repair: Repair | None = None,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        self._standings = standings
+        self._host_status = host_status
         self._rules = rules
         self._repair = repair
         self._wake = wake
 
-    def see(self, sightings: Sequence[StatusReport], *, news: bool = True) -> Outcome:
+    def see(self, reports: Sequence[StatusReport], *, is_push: bool = True) -> Outcome:
         """Judge the hosts by these reports and write changed statuses.
 
-        `news` False: the reports come from a poll. Polled reports without a change are not
+        `is_push` False: the reports come from a poll. Polled reports without a change are not
         written, not even their time.
         """
-        if not sightings:
+        if not reports:
             return Outcome()
 
         def sort(watched: Sequence[Watched]) -> Mapping[int, _Next]:
             return {
                 host_id: functools.partial(self._judge_all, some)
-                for host_id, some in by_host(watched, sightings).items()
+                for host_id, some in by_host(watched, reports).items()
             }
 
-        return self._settle(sort, news)
+        return self._settle(sort, is_push)
 
     def ripen(self) -> Outcome:
         """Advance returning hosts by time alone, for sites without polling."""
 
         def sort(watched: Sequence[Watched]) -> Mapping[int, _Next]:
-            return {one.id: lambda old, now: ripen(old, self._rules, now) for one in watched}
+            return {host.id: lambda old, now: ripen(old, self._rules, now) for host in watched}
 
         return self._settle(sort, False)
 
     def _judge_all(
-        self, sightings: Sequence[StatusReport], old: HostStatus, now: datetime
+        self, reports: Sequence[StatusReport], old: HostStatus, now: datetime
     ) -> HostStatus:
-        for status_report in sorted(sightings, key=lambda sighting: sighting.at):
+        for status_report in sorted(reports, key=lambda report: report.at):
             old = judge(old, status_report, self._rules, now)
         return old
 
-    def _settle(self, sort: _Sort, news: bool) -> Outcome:
+    def _settle(self, sort: _Sort, is_push: bool) -> Outcome:
         """Read, judge and write host statuses; repeat if another manager wrote first."""
         moved: list[str] = []
         for _ in range(TRIES):
-            watched, now = self._standings.watched(), self._standings.now()
+            watched, now = self._host_status.watched(), self._host_status.now()
             nexts = sort(watched)
-            judged = [(one, nexts[one.id](one.standing, now)) for one in watched if one.id in nexts]
-            changes = [
-                _change(one, new) for one, new in judged if self._is_new(one.standing, new, news)
+            judged = [
+                (host, nexts[host.id](host.status, now)) for host in watched if host.id in nexts
             ]
-            left = self._standings.change(changes, self._repair) if changes else set()
-            moved += self._tell(
+            changes = [
+                _change(host, new)
+                for host, new in judged
+                if self._is_new(host.status, new, is_push)
+            ]
+            left = self._host_status.change(changes, self._repair) if changes else set()
+            moved += self._log_changes(
                 status_change for status_change in changes if status_change.host_id not in left
             )
             if not left:
@@ -295,56 +292,60 @@ class HostWatch:
                 return Outcome(len(judged), suspects, tuple(moved))
         raise StaleWrite("another manager always updates these hosts first; try again")
 
-    def _is_new(self, old: HostStatus, new: HostStatus, news: bool) -> bool:
-        return new != old and (news or new.differs(old, self._rules))
+    def _is_new(self, old: HostStatus, new: HostStatus, is_push: bool) -> bool:
+        return new != old and (is_push or new.differs(old, self._rules))
 
-    def _tell(self, changes: Iterable[StatusChange]) -> list[str]:
-        said = []
+    def _log_changes(self, changes: Iterable[StatusChange]) -> list[str]:
+        sentences = []
         for status_change in changes:
             if status_change.say:
-                said.append(status_change.say)
+                sentences.append(status_change.say)
                 LOG.log(
                     logging.INFO if status_change.new.usable else logging.WARNING,
                     "%s",
                     status_change.say,
                 )
-        if said:
+        if sentences:
             self._wake()  # a status change may create work
-        return said
+        return sentences
 
 
 def by_host(
-    watched: Sequence[Watched], sightings: Sequence[StatusReport]
+    watched: Sequence[Watched], reports: Sequence[StatusReport]
 ) -> dict[int, list[StatusReport]]:
     """Assign reports to host ids, by full name, or by short name if unambiguous."""
     full: dict[str, int] = {}
     shorts: dict[str, list[tuple[str, int]]] = {}
-    for one in watched:
-        for name in (normalise(one.hypervisor_hostname), one.name):
-            full[name] = one.id
-            shorts.setdefault(short(name), []).append((name, one.id))
-    reportses: dict[int, list[StatusReport]] = {}
-    for sighting in sightings:
-        name = normalise(sighting.host)
+    for host in watched:
+        for name in (normalise(host.hypervisor_hostname), host.name):
+            full[name] = host.id
+            shorts.setdefault(short(name), []).append((name, host.id))
+    reports_by_host: dict[int, list[StatusReport]] = {}
+    for report in reports:
+        name = normalise(report.host)
         meant = (
             {full[name]}
             if name in full
-            else {host_id for known, host_id in shorts.get(short(name), ()) if same(known, name)}
+            else {
+                host_id
+                for full_name, host_id in shorts.get(short(name), ())
+                if same(full_name, name)
+            }
         )
         if len(meant) == 1:
-            reportses.setdefault(meant.pop(), []).append(sighting)
+            reports_by_host.setdefault(meant.pop(), []).append(report)
         elif meant:
             LOG.warning(
                 "%s says %s of %s: that name means several hosts, so it is left aside",
-                sighting.source,
-                sighting.verdict,
-                sighting.host,
+                report.source,
+                report.verdict,
+                report.host,
             )
-    return reportses
+    return reports_by_host
 
 
-def _change(one: Watched, new: HostStatus) -> StatusChange:
-    old = one.standing
+def _change(host: Watched, new: HostStatus) -> StatusChange:
+    old = host.status
     say = ""
     if old.state != new.state and {old.state, new.state} != {UP, SUSPECT}:
         used = (
@@ -352,8 +353,8 @@ def _change(one: Watched, new: HostStatus) -> StatusChange:
             if old.usable == new.usable
             else (" It takes reservations again." if new.usable else " It takes no reservations.")
         )
-        say = f"host {one.name}: {old.state} -> {new.state}: {new.why}.{used}"
-    return StatusChange(one.id, old, new, say)
+        say = f"host {host.name}: {old.state} -> {new.state}: {new.why}.{used}"
+    return StatusChange(host.id, old, new, say)
 
 
 POLL = "monitors_poll"
@@ -384,17 +385,17 @@ class Watch:
     tally: Tally
     clock: Clock
     stop: threading.Event = field(default_factory=threading.Event)  # ends all waits for monitors
-    guests: Callable[[Sequence[GuestReport]], None] = lambda _words: None  # writes guest reports
+    guests: Callable[[Sequence[GuestReport]], None] = lambda _reports: None  # writes guest reports
 
-    def ingest(self, seen: Sequence[Seen]) -> list[StatusReport]:
+    def ingest(self, reports: Sequence[Report]) -> list[StatusReport]:
         """Write guest reports, count status reports of hosts, and return the latter."""
-        words = [one for one in seen if isinstance(one, GuestReport)]
-        if words:
-            self.guests(words)
-        sightings = [one for one in seen if isinstance(one, StatusReport)]
-        for status_report in sightings:
-            self.tally.sighted(status_report)
-        return sightings
+        guest_reports = [report for report in reports if isinstance(report, GuestReport)]
+        if guest_reports:
+            self.guests(guest_reports)
+        status_reports = [report for report in reports if isinstance(report, StatusReport)]
+        for status_report in status_reports:
+            self.tally.reported(status_report)
+        return status_reports
 
 
 class MonitorsPoll:
@@ -410,8 +411,8 @@ class MonitorsPoll:
         self._cloud = cloud
         self._settings = settings
         self._now = now
-        looking = [monitor for monitor in watch.monitors if not only_hears(monitor)]
-        self._lanes = [MonitorWorker(monitor, "look", watch.tally) for monitor in looking]
+        looking = [monitor for monitor in watch.monitors if not monitor.push_only]
+        self._workers = [MonitorWorker(monitor, "poll", watch.tally) for monitor in looking]
 
     def steps(self) -> Sequence[Step]:
         return (Step("look", self.poll, recorded=False),)
@@ -422,12 +423,14 @@ class MonitorsPoll:
             ripe = self._watch.hosts.ripen()
             raise NotYet(f"no poll: [monitors] poll is off; {ripe}", OFF_S)
         at, saw = self._now(), []
-        for lane, seen in self._answers(run, at):
-            sightings = self._watch.ingest(seen)
-            saw.append((lane.monitor.name, self._watch.hosts.see(sightings, news=False)))
-            self._watch.tally.polled(lane.monitor.name)
-        said = "; ".join(f"{name}: {outcome}" for name, outcome in saw)
-        raise NotYet(said or "no monitor has answered", self._pause([one for _, one in saw]))
+        for worker, answer in self._answers(run, at):
+            reports = self._watch.ingest(answer)
+            saw.append((worker.monitor.name, self._watch.hosts.see(reports, is_push=False)))
+            self._watch.tally.polled(worker.monitor.name)
+        sentence = "; ".join(f"{name}: {outcome}" for name, outcome in saw)
+        raise NotYet(
+            sentence or "no monitor has answered", self._pause([outcome for _, outcome in saw])
+        )
 
     def _pause(self, saw: Sequence[Outcome]) -> float:
         """Seconds until the next poll: short while a host is suspect.
@@ -440,32 +443,32 @@ class MonitorsPoll:
         more = settings.confirm_s * (settings.down_samples - 1)
         return max(settings.poll_interval_s - more, settings.poll_interval_s / 2)
 
-    def _answers(self, run: Run, at: datetime) -> Iterator[tuple[MonitorWorker, Sightings]]:
+    def _answers(self, run: Run, at: datetime) -> Iterator[tuple[MonitorWorker, Reports]]:
         """Call all enabled, free monitors at once and yield answers in order of arrival.
 
         ClaimLost ends the iteration.
         """
-        under_way: dict[Future[Sightings], MonitorWorker] = {}
-        for lane in self._lanes:
-            if lane.monitor.name in self._settings.enabled:
-                begun = lane.begin(functools.partial(lane.monitor.states, self._cloud, at))
+        under_way: dict[Future[Reports], MonitorWorker] = {}
+        for worker in self._workers:
+            if worker.monitor.name in self._settings.enabled:
+                begun = worker.begin(functools.partial(worker.monitor.states, self._cloud, at))
                 if begun is not None:
-                    under_way[begun] = lane
+                    under_way[begun] = worker
         until = self._watch.clock.monotonic() + self._settings.poll_timeout_s
         while under_way and not self._watch.stop.is_set():
             run.hold(BREATH_S + KEEP_S)
             left = until - self._watch.clock.monotonic()
             done, _ = wait(under_way, min(BREATH_S, max(0.0, left)), FIRST_COMPLETED)
-            for one in done:
-                lane = under_way.pop(one)
-                if (error := one.exception()) is not None:
-                    lane.raised(error)
+            for call in done:
+                worker = under_way.pop(call)
+                if (error := call.exception()) is not None:
+                    worker.raised(error)
                     continue
-                lane.fine()
-                yield lane, one.result()
+                worker.fine()
+                yield worker, call.result()
             if not done and left <= 0:
-                for lane in under_way.values():
-                    lane.late(self._settings.poll_timeout_s)
+                for worker in under_way.values():
+                    worker.late(self._settings.poll_timeout_s)
                 return
 
     def give_up_at(self, operation: Operation) -> datetime | None:

@@ -17,16 +17,15 @@ from holdfast.hoststatus.poll import (
     POLL,
     Monitor,
     MonitorWorker,
-    Seen,
-    Sightings,
+    Report,
+    Reports,
     Tally,
     Watch,
-    only_hears,
     wants,
 )
 from holdfast.model.errors import HoldfastError
 from holdfast.model.nova_notification import Notice
-from holdfast.ports.recovery import HostStatuses, SetAside
+from holdfast.ports.recovery import HostStatuses, ParkedMessage
 from holdfast.ports.reports import Notices
 from holdfast.ports.reports import Tally as NoticeTally
 from holdfast.runtime.threads import Worker
@@ -46,109 +45,113 @@ class Settings(Protocol):
     push_fresh_s: float
 
 
-class Hearer:
+class Dispatcher:
     """Passes a notification to all monitors which want it.
 
-    `look` requests a poll soon. The listener handles errors of `hear`: a message that could not
-    be written now is delivered again.
+    `poll_soon` requests a poll. The listener handles errors of `dispatch`: a message that could
+    not be written now is delivered again.
     """
 
     def __init__(
         self,
         watch: Watch,
-        standings: HostStatuses,
+        host_status: HostStatuses,
         settings: Settings,
-        look: Callable[[], None],
+        poll_soon: Callable[[], None],
     ) -> None:
         self._watch = watch
-        self._standings = standings
+        self._host_status = host_status
         self._settings = settings
-        self._look = look
-        self._lanes = [MonitorWorker(monitor, "hear", watch.tally) for monitor in watch.monitors]
+        self._poll_soon = poll_soon
+        self._workers = [
+            MonitorWorker(monitor, "notify", watch.tally) for monitor in watch.monitors
+        ]
 
-    def hear(self, notice: Notice) -> None:
-        seen: list[Seen] = []
-        for lane, answer in self._told(notice):
-            lane.fine()
-            seen += answer
-        sightings = self._watch.ingest(seen)  # guest reports even if old: recovery checks them
+    def dispatch(self, notice: Notice) -> None:
+        reports: list[Report] = []
+        for worker, answer in self._answers(notice):
+            worker.fine()
+            reports += answer
+        status_reports = self._watch.ingest(
+            reports
+        )  # guest reports even if old: recovery checks them
         if not self._is_fresh(notice):
-            if sightings:
-                self._look()
+            if status_reports:
+                self._poll_soon()
             return
-        self._watch.hosts.see(sightings)
+        self._watch.hosts.see(status_reports)
 
     def _is_fresh(self, notice: Notice) -> bool:
-        age = abs((self._standings.now() - notice.at).total_seconds())
+        age = abs((self._host_status.now() - notice.at).total_seconds())
         return age <= self._settings.push_fresh_s or not self._settings.poll
 
-    def _told(self, notice: Notice) -> list[tuple[MonitorWorker, Sightings]]:
+    def _answers(self, notice: Notice) -> list[tuple[MonitorWorker, Reports]]:
         """Call all monitors which want the message at once, each up to TRIES times.
 
         The calls share the timeout `push_timeout_s`.
         """
-        answers: list[tuple[MonitorWorker, Sightings]] = []
-        under_way: dict[Future[Sightings], tuple[MonitorWorker, int]] = {}
-        for lane in self._lanes:
-            if lane.monitor.name in self._settings.enabled and wants(
-                lane.monitor, notice.event_type
+        answers: list[tuple[MonitorWorker, Reports]] = []
+        under_way: dict[Future[Reports], tuple[MonitorWorker, int]] = {}
+        for worker in self._workers:
+            if worker.monitor.name in self._settings.enabled and wants(
+                worker.monitor, notice.event_type
             ):
-                self._tell(lane, notice, 1, under_way)
+                self._call(worker, notice, 1, under_way)
         until = self._watch.clock.monotonic() + self._settings.push_timeout_s
         while under_way:
             left = until - self._watch.clock.monotonic()
             done, _ = wait(under_way, max(0.0, left), FIRST_COMPLETED)
             if not done:
-                for lane, _tries in under_way.values():
-                    lane.late(self._settings.push_timeout_s)
-                    self._missed(lane, notice)
+                for worker, _tries in under_way.values():
+                    worker.late(self._settings.push_timeout_s)
+                    self._missed(worker, notice)
                 break
-            for one in done:
-                lane, tries = under_way.pop(one)
-                error = one.exception()
+            for call in done:
+                worker, tries = under_way.pop(call)
+                error = call.exception()
                 if error is None:
-                    answers.append((lane, one.result()))
+                    answers.append((worker, call.result()))
                     continue
-                lane.raised(error)
+                worker.raised(error)
                 if tries < TRIES:
-                    self._tell(lane, notice, tries + 1, under_way)
+                    self._call(worker, notice, tries + 1, under_way)
                 else:
-                    self._set_aside(lane, notice, error, tries)
+                    self._park(worker, notice, error, tries)
         return answers
 
-    def _tell(
+    def _call(
         self,
-        lane: MonitorWorker,
+        worker: MonitorWorker,
         notice: Notice,
         tries: int,
-        under_way: dict[Future[Sightings], tuple[MonitorWorker, int]],
+        under_way: dict[Future[Reports], tuple[MonitorWorker, int]],
     ) -> None:
-        begun = lane.begin(lambda: lane.monitor.heard(notice))
+        begun = worker.begin(lambda: worker.monitor.heard(notice))
         if begun is not None:
-            under_way[begun] = lane, tries
+            under_way[begun] = worker, tries
         else:
-            self._missed(lane, notice)  # the worker is stuck and misses this message
+            self._missed(worker, notice)  # the worker is stuck and misses this message
 
-    def _missed(self, lane: MonitorWorker, notice: Notice) -> None:
+    def _missed(self, worker: MonitorWorker, notice: Notice) -> None:
         """Request a poll for a missed message; park it if the monitor is never polled."""
-        if only_hears(lane.monitor):
-            self._set_aside(lane, notice, TimeoutError("it has not answered in time"), 1)
+        if worker.monitor.push_only:
+            self._park(worker, notice, TimeoutError("it has not answered in time"), 1)
         else:
-            self._look()
+            self._poll_soon()
 
-    def _set_aside(
-        self, lane: MonitorWorker, notice: Notice, error: BaseException, tries: int
+    def _park(
+        self, worker: MonitorWorker, notice: Notice, error: BaseException, tries: int
     ) -> None:
         self._watch.tally.message("set aside")
         LOG.error(
             "%s %s: monitor %s failed (tries: %d), the message is set aside"
             " (holdfast notification parked): %r",
-            *(notice.event_type, notice.message_id, lane.monitor.name, tries, error),
+            *(notice.event_type, notice.message_id, worker.monitor.name, tries, error),
         )
-        self._standings.set_aside(
-            SetAside(
-                at=self._standings.now(),
-                monitor=lane.monitor.name,
+        self._host_status.park(
+            ParkedMessage(
+                at=self._host_status.now(),
+                monitor=worker.monitor.name,
                 message_id=notice.message_id,
                 event_type=notice.event_type,
                 why=f"{type(error).__name__}: {error}",
@@ -174,23 +177,23 @@ class Monitors:
     def __init__(
         self,
         watch: Watch,
-        standings: HostStatuses,
+        host_status: HostStatuses,
         settings: Any,
         connect: Connect | None,
         wake: Callable[[], None],
     ) -> None:
         self._settings: Settings = settings
-        self._standings = standings
+        self._host_status = host_status
         self._monitors = watch.monitors
         self._tally = watch.tally
         self._clock = watch.clock
         self._connect = connect
         self._wake = wake
-        self._hearer = Hearer(watch, standings, settings, self.poll_soon)
+        self._dispatcher = Dispatcher(watch, host_status, settings, self.poll_soon)
         self._listening: Notices | None = None
         self._wanted = threading.Event()  # a poll is requested
         self._stop = watch.stop
-        self._known: tuple[Any, ...] = self._facts()
+        self._applied: tuple[Any, ...] = self._facts()
         self._complained = ""
         self._in_vain: Sequence[str] = ()
         self._worker = Worker(
@@ -203,7 +206,7 @@ class Monitors:
     def stop(self) -> None:
         self._stop.set()
         self._worker.stop()
-        self._deaf()
+        self._disconnect()
 
     def poll_soon(self) -> None:
         self._wanted.set()
@@ -214,23 +217,23 @@ class Monitors:
     def turn(self) -> float:
         """Apply the current configuration and expedite a poll if requested."""
         facts = self._facts()
-        if facts != self._known:
-            self._known = facts
+        if facts != self._applied:
+            self._applied = facts
             self._wanted.set()
         if self._wanted.is_set():
-            self._have_looked()
+            self._expedite_poll()
         if self._settings.push and self._connect is not None:
             self._listen(self._connect)
         else:
-            self._deaf()
-        self._complain_of_deafness()
+            self._disconnect()
+        self._warn_of_missing_broker()
         self._complained = ""
         return EVERY_S
 
-    def _have_looked(self) -> None:
+    def _expedite_poll(self) -> None:
         self._wanted.clear()
         try:
-            due = self._standings.expedite(POLL)
+            due = self._host_status.expedite(POLL)
         except HoldfastError:
             self._wanted.set()
             raise
@@ -248,23 +251,21 @@ class Monitors:
         """Connect to the broker; DriverError if this can never work, which is logged once."""
         if self._listening is None:
             made = connect(_Tally(self))
-            made.listen(self._hearer.hear)
+            made.listen(self._dispatcher.dispatch)
             self._listening = made
 
-    def _deaf(self) -> None:
+    def _disconnect(self) -> None:
         listening, self._listening = self._listening, None
         if listening is not None:
             listening.stop()
             self._tally.connected(False)
             LOG.info("monitors: no longer listening to Nova's notifications")
 
-    def _complain_of_deafness(self) -> None:
+    def _warn_of_missing_broker(self) -> None:
         """Log once if an enabled monitor needs notifications and none are received."""
         settings = self._settings
         ready = settings.push and self._connect is not None
-        in_vain = (
-            [] if ready else [monitor.name for monitor in self._monitors if only_hears(monitor)]
-        )
+        in_vain = [] if ready else [monitor.name for monitor in self._monitors if monitor.push_only]
         in_vain = [name for name in in_vain if name in settings.enabled]
         if in_vain and in_vain != self._in_vain:
             LOG.error(

@@ -70,9 +70,11 @@ class StatusReport:
         if self.verdict not in VERDICTS:
             raise InvalidInput(f"a verdict is one of {', '.join(VERDICTS)}, not {self.verdict!r}")
         if not self.host or not self.source or len(self.source) > LONGEST_SOURCE:
-            raise InvalidInput("a sighting names its host and, in at most 64 letters, its source")
+            raise InvalidInput(
+                "a status report names its host and, in at most 64 letters, its source"
+            )
         if any(when and when.tzinfo is None for when in (self.at, self.since)):
-            raise InvalidInput(f"{self.source}: the times of a sighting need a time zone")
+            raise InvalidInput(f"{self.source}: the times of a status report need a time zone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,62 +120,62 @@ class HostStatus:
     def differs(self, other: "HostStatus", rules: Rules) -> bool:
         """Whether the two statuses differ in more than the time of the last sample."""
 
-        def gist(one: HostStatus) -> tuple[Any, ...]:
-            kept = {n: m.gist(rules) for n, m in one.sources.items() if m.verdict != UP}
-            return one.state, one.decided_at, one.well_since, one.seen_at, kept
+        def gist(status: HostStatus) -> tuple[Any, ...]:
+            memories = {n: m.gist(rules) for n, m in status.sources.items() if m.verdict != UP}
+            return status.state, status.decided_at, status.well_since, status.seen_at, memories
 
         return gist(self) != gist(other)
 
 
-def judge(standing: HostStatus, sighting: StatusReport, rules: Rules, now: datetime) -> HostStatus:
+def judge(status: HostStatus, report: StatusReport, rules: Rules, now: datetime) -> HostStatus:
     """The host status after this report; unchanged if the report says nothing new."""
-    if sighting.verdict == UNKNOWN:
-        return standing
-    at = min(sighting.at, now)  # a clock that is ahead must not hide later reports
-    before = standing.sources.get(sighting.source)
+    if report.verdict == UNKNOWN:
+        return status
+    at = min(report.at, now)  # a clock that is ahead must not hide later reports
+    before = status.sources.get(report.source)
     if before is not None and at <= before.at:
-        return standing
-    sources = {**standing.sources, sighting.source: _remember(before, sighting, at, rules)}
-    if sighting.decisive and sighting.verdict == UP:
+        return status
+    sources = {**status.sources, report.source: _remember(before, report, at, rules)}
+    if report.decisive and report.verdict == UP:
         sources = {name: memory for name, memory in sources.items() if memory.at >= at}
-    if sighting.verdict == UP and standing.state == RETURNING:
-        standing = _seen(standing, rules, at)
-    return _conclude(replace(standing, sources=_few(sources)), rules, now)
+    if report.verdict == UP and status.state == RETURNING:
+        status = _seen(status, rules, at)
+    return _conclude(replace(status, sources=_few(sources)), rules, now)
 
 
-def _seen(standing: HostStatus, rules: Rules, at: datetime) -> HostStatus:
+def _seen(status: HostStatus, rules: Rules, at: datetime) -> HostStatus:
     """Record a good sample of a returning host.
 
     After a gap in observation the host counts as healthy only since this sample, because its
     state before is unknown.
     """
-    before = standing.seen_at or at
+    before = status.seen_at or at
     if at - before > timedelta(seconds=GAP * rules.poll_interval_s):
         why = f"looks well since {at:%H:%M:%S} UTC; before that there was no poll for a while"
-        return replace(standing, well_since=at, seen_at=at, why=why)
+        return replace(status, well_since=at, seen_at=at, why=why)
     worth = at - before >= timedelta(seconds=NOTED * rules.poll_interval_s)
-    return replace(standing, seen_at=at) if worth else standing
+    return replace(status, seen_at=at) if worth else status
 
 
-def ripen(standing: HostStatus, rules: Rules, now: datetime) -> HostStatus:
+def ripen(status: HostStatus, rules: Rules, now: datetime) -> HostStatus:
     """Advance a returning host by time alone, for sites without polling.
 
     Without polling, the absence of bad reports must count as health.
     """
-    return _conclude(standing, rules, now) if standing.state == RETURNING else standing
+    return _conclude(status, rules, now) if status.state == RETURNING else status
 
 
-def _remember(before: Memory | None, sighting: StatusReport, at: datetime, rules: Rules) -> Memory:
+def _remember(before: Memory | None, report: StatusReport, at: datetime, rules: Rules) -> Memory:
     memory = Memory(
-        sighting.verdict,
+        report.verdict,
         at,
-        decisive=sighting.decisive,
-        reason=sighting.reason[:LONGEST_REASON],
+        decisive=report.decisive,
+        reason=report.reason[:LONGEST_REASON],
     )
-    if not _is_bad(sighting.verdict, rules):
+    if not _is_bad(report.verdict, rules):
         return memory
-    known = before.bad_since if before is not None else None
-    since = min(when for when in (known, sighting.since, at) if when is not None)
+    bad_since = before.bad_since if before is not None else None
+    since = min(when for when in (bad_since, report.since, at) if when is not None)
     return replace(memory, bad=(before.bad if before is not None else 0) + 1, bad_since=since)
 
 
@@ -193,56 +195,56 @@ def _few(sources: dict[str, Memory]) -> dict[str, Memory]:
     return {name: sources[name] for name in best[:MOST_SOURCES]}
 
 
-def _conclude(standing: HostStatus, rules: Rules, now: datetime) -> HostStatus:
-    memories = standing.sources
+def _conclude(status: HostStatus, rules: Rules, now: datetime) -> HostStatus:
+    memories = status.sources
     sure = next((name for name, memory in memories.items() if memory.convinces(rules)), None)
     if sure is not None:
-        decided = now if standing.usable else standing.decided_at
-        down = replace(standing, decided_at=decided, well_since=None, seen_at=None)
+        decided = now if status.usable else status.decided_at
+        down = replace(status, decided_at=decided, well_since=None, seen_at=None)
         return _move(down, DOWN, _why(sure, memories[sure]), now)
     bad = next((name for name, memory in memories.items() if memory.bad), None)
-    if standing.usable:
+    if status.usable:
         if bad is None:
-            return _move(standing, UP, "well", now)
-        return _move(standing, SUSPECT, _why(bad, memories[bad]), now)
+            return _move(status, UP, "well", now)
+        return _move(status, SUSPECT, _why(bad, memories[bad]), now)
     closed = next((name for name, memory in memories.items() if memory.verdict != UP), None)
     if closed is not None:  # bad again, or disabled: not healthy for all sources
-        out = replace(standing, well_since=None, seen_at=None)
+        out = replace(status, well_since=None, seen_at=None)
         return _move(out, DOWN, _why(closed, memories[closed]), now)
-    return _returning(standing, rules, now)
+    return _returning(status, rules, now)
 
 
-def _returning(standing: HostStatus, rules: Rules, now: datetime) -> HostStatus:
-    since, decided = standing.well_since or now, standing.decided_at or now
-    well = replace(standing, well_since=since, seen_at=standing.seen_at or now)
+def _returning(status: HostStatus, rules: Rules, now: datetime) -> HostStatus:
+    since, decided = status.well_since or now, status.decided_at or now
+    well = replace(status, well_since=since, seen_at=status.seen_at or now)
     ready = max(
         since + timedelta(seconds=rules.healthy_after_s),
         decided + timedelta(seconds=rules.flap_holdoff_s),
     )
     if now < ready:
         return _move(well, RETURNING, f"looks well since {since:%H:%M:%S} UTC", now)
-    back = replace(standing, well_since=None, seen_at=None)
+    back = replace(status, well_since=None, seen_at=None)
     return _move(back, UP, f"well since {since:%Y-%m-%d %H:%M:%S} UTC", now)
 
 
-def _move(standing: HostStatus, state: str, why: str, now: datetime) -> HostStatus:
-    if state == standing.state:
-        return standing if state in (UP, RETURNING) else replace(standing, why=why)
-    return replace(standing, state=state, since=now, why=why)
+def _move(status: HostStatus, state: str, why: str, now: datetime) -> HostStatus:
+    if state == status.state:
+        return status if state in (UP, RETURNING) else replace(status, why=why)
+    return replace(status, state=state, since=now, why=why)
 
 
-def _why(source: str, said: Memory) -> str:
-    what = {DOWN: "down", UP: "up"}.get(said.verdict, said.verdict)
-    return f"{source} says {what}" + (f": {said.reason}" if said.reason else "")
+def _why(source: str, memory: Memory) -> str:
+    verdict = {DOWN: "down", UP: "up"}.get(memory.verdict, memory.verdict)
+    return f"{source} says {verdict}" + (f": {memory.reason}" if memory.reason else "")
 
 
-def to_plain(standing: HostStatus) -> dict[str, Any]:
+def to_plain(status: HostStatus) -> dict[str, Any]:
     """The fields besides `state` and `since`, as JSON-compatible data."""
     return {
-        "why": standing.why,
-        "decided_at": _text(standing.decided_at),
-        "well_since": _text(standing.well_since),
-        "seen_at": _text(standing.seen_at),
+        "why": status.why,
+        "decided_at": _text(status.decided_at),
+        "well_since": _text(status.well_since),
+        "seen_at": _text(status.seen_at),
         "sources": {
             name: {
                 "verdict": memory.verdict,
@@ -252,30 +254,30 @@ def to_plain(standing: HostStatus) -> dict[str, Any]:
                 "decisive": memory.decisive,
                 "reason": memory.reason,
             }
-            for name, memory in standing.sources.items()
+            for name, memory in status.sources.items()
         },
     }
 
 
-def from_plain(state: str, since: datetime | None, kept: Mapping[str, Any] | None) -> HostStatus:
-    kept = kept or {}
+def from_plain(state: str, since: datetime | None, fields: Mapping[str, Any] | None) -> HostStatus:
+    fields = fields or {}
     return HostStatus(
         state=state,
         since=since,
-        why=kept.get("why", ""),
-        decided_at=_time(kept.get("decided_at")),
-        well_since=_time(kept.get("well_since")),
-        seen_at=_time(kept.get("seen_at")),
+        why=fields.get("why", ""),
+        decided_at=_time(fields.get("decided_at")),
+        well_since=_time(fields.get("well_since")),
+        seen_at=_time(fields.get("seen_at")),
         sources={
             name: Memory(
-                verdict=one["verdict"],
-                at=datetime.fromisoformat(one["at"]),
-                bad=one["bad"],
-                bad_since=_time(one["bad_since"]),
-                decisive=one["decisive"],
-                reason=one["reason"],
+                verdict=memory["verdict"],
+                at=datetime.fromisoformat(memory["at"]),
+                bad=memory["bad"],
+                bad_since=_time(memory["bad_since"]),
+                decisive=memory["decisive"],
+                reason=memory["reason"],
             )
-            for name, one in kept.get("sources", {}).items()
+            for name, memory in fields.get("sources", {}).items()
         },
     )
 

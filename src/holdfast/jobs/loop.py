@@ -66,7 +66,7 @@ class Runner:
         patience: Patience,
         workers: int = 64,
         claim_s: float = 30.0,
-        heard: Callable[[Ended], None] = lambda _ended: None,
+        on_ended: Callable[[Ended], None] = lambda _ended: None,
         pool: Executor | None = None,
     ) -> None:
         self._operations = operations
@@ -75,7 +75,7 @@ class Runner:
         self.owner = owner
         self._patience = patience
         self.ttl = timedelta(seconds=claim_s)
-        self._heard = heard
+        self._on_ended = on_ended
         self._stop = threading.Event()
         self._pool = pool or ThreadPoolExecutor(workers, thread_name_prefix="work")
         self._free = workers
@@ -108,10 +108,10 @@ class Runner:
             due = [claim for claim, since in self._waiting.items() if since < old]
         if not due:
             return
-        kept = self._operations.renew_many(due, self.ttl)
+        renewed = self._operations.renew_many(due, self.ttl)
         with self._lock:
             for claim in due:
-                if claim.operation_id in kept and claim in self._waiting:
+                if claim.operation_id in renewed and claim in self._waiting:
                     self._waiting[claim] = before
 
     def stop(self) -> None:
@@ -132,7 +132,7 @@ class Runner:
             with self._lock:
                 waited_for = self._free == 0  # below 0: claimed operations wait here already
                 self._free += 1
-            if waited_for or attempt.news:
+            if waited_for or attempt.wakes_loop:
                 self.freed.set()
 
 
@@ -148,8 +148,8 @@ class _Attempt:
         self.run = Run(operation, self.claim, self.hold)
         self.done = set(operation.done_steps)
         self.due = False
-        self.news = False  # wake the loop: a successor can run, or a new time was set
-        self.said = ""
+        self.wakes_loop = False  # wake the loop: a successor can run, or a new time was set
+        self.sentence = ""
         self.verdict = ""  # why the operation failed, once `kind.failed` was called with it
 
     def hold(self, seconds: float) -> None:
@@ -199,9 +199,9 @@ class _Attempt:
                     continue
                 if self._must_wait(step):
                     return
-                self.said = step.run(self.run)
+                self.sentence = step.run(self.run)
                 self._step_done(position, step)
-            self._finish(DONE, self.said)
+            self._finish(DONE, self.sentence)
         except (ClaimLost, Unavailable):
             raise
         except Exception as error:
@@ -225,7 +225,7 @@ class _Attempt:
         if not step.recorded:
             return
         before = self.r._clock.monotonic()
-        self.r._operations.step_done(self.claim, position, step.name, self.said, self.r.ttl)
+        self.r._operations.step_done(self.claim, position, step.name, self.sentence, self.r.ttl)
         self.sure_until = before + self.r.ttl.total_seconds()
         self.done.add(step.name)
 
@@ -244,9 +244,9 @@ class _Attempt:
         except (ClaimLost, Unavailable):
             raise
         except Exception as second:  # recording the failure failed as well: retry that later
-            said = f"{_why(error)}{THEN}{_why(second)}"
-            LOG.warning("%s: %s", self.operation.key, said)
-            self._put_off(RETRYING, self._in(self._pause()), said, failures=1)
+            sentence = f"{_why(error)}{THEN}{_why(second)}"
+            LOG.warning("%s: %s", self.operation.key, sentence)
+            self._put_off(RETRYING, self._in(self._pause()), sentence, failures=1)
 
     def _next_try(self, kind: Kind, error: Exception) -> datetime | None:
         """Return when to try again after this error; None when a retry cannot help."""
@@ -269,7 +269,7 @@ class _Attempt:
             follows = kind.failed(self.run, why)
         except Exception:
             if is_new:
-                LOG.error("%s failed, which is not written down yet: %s", key, why)
+                LOG.error("%s failed, and the failure is not recorded yet: %s", key, why)
             raise
         if follows:
             LOG.warning("%s: this try failed, another one follows: %s", key, why)
@@ -288,19 +288,22 @@ class _Attempt:
     def _put_off(self, status: str, when: datetime, sentence: str, failures: int = 0) -> None:
         due_at = self.operation.due_at
         self.r._operations.put_off(self.claim, status, when, sentence, failures, due_at=due_at)
-        self.news = True
-        self._tell(status, sentence)
+        self.wakes_loop = True
+        self._report(status, sentence)
 
     def _finish(self, status: str, sentence: str) -> None:
-        self.news = self.r._operations.finish(self.claim, status, sentence)
-        self._tell(status, sentence)
+        self.wakes_loop = self.r._operations.finish(self.claim, status, sentence)
+        self._report(status, sentence)
 
-    def _tell(self, status: str, sentence: str) -> None:
+    def _report(self, status: str, sentence: str) -> None:
         since = max(self.operation.due_at, self.operation.created_at or self.operation.due_at)
         lag = (self.r._clock.now() - since).total_seconds()
         level = logging.INFO if status in (DONE, ERROR) else logging.DEBUG
         LOG.log(level, "%s %s: %s (%.2f s after due)", self.operation.key, status, sentence, lag)
-        self.r._heard(Ended(self.operation, status, sentence, lag))
+        try:
+            self.r._on_ended(Ended(self.operation, status, sentence, lag))
+        except Exception:  # the operation has ended, and no listener makes it fail
+            LOG.exception("%s: a listener failed", self.operation.key)
 
 
 def _why(error: Exception) -> str:
@@ -312,6 +315,8 @@ def _why(error: Exception) -> str:
 #: Operations in the first claim, and the most in a claim. While more are due, each claim
 #: doubles. So managers share a burst, and thousands of operations cost few queries.
 FIRST, MOST = 100, 800
+#: A clock that goes back by more than this was ahead; seconds until the rows are mended again.
+WENT_BACK_S, MEND_AGAIN_S = 30.0, 60.0
 #: Pause between two cycles: operations that become due or are handed back meanwhile are claimed
 #: together.
 BREATH_S = 0.02
@@ -327,6 +332,8 @@ class Loop:
         self._runner = runner
         self._clock = clock
         self._pace = pace
+        self._offset = math.inf  # of the database's clock from the monotonic clock
+        self._mends: list[float] = []  # monotonic times
         self._worker = Worker(
             "looking for due work",
             clock,
@@ -354,17 +361,32 @@ class Loop:
     def cycle(self) -> float:
         """Claim all due operations; return the seconds until the next cycle."""
         looked_at, before = self._operations.now(), self._clock.monotonic()
+        self._mend_future(looked_at.timestamp() - before, before)
         self._runner.keep_waiting()
-        self._take()
+        self._claim_due()
         # Operations due before `looked_at` are claimed, or wait for an earlier one of their
         # subject.
-        following = self._operations.next_look(looked_at)
+        following = self._operations.next_due(looked_at)
         if following is None or not self._runner.free():
             return self._pace.poll_interval_s
         left = (following - looked_at).total_seconds() - (self._clock.monotonic() - before)
         return min(max(left, 0.0), self._pace.poll_interval_s)
 
-    def _take(self) -> None:
+    def _mend_future(self, offset: float, at: float) -> None:
+        """Run work that a clock ahead of time put off: at the start, and when the clock goes back.
+
+        Work of managers that notice later is mended once more, MEND_AGAIN_S later.
+        """
+        if offset < self._offset - WENT_BACK_S:
+            self._mends = [at, at + MEND_AGAIN_S]
+        self._offset = min(offset, self._offset) if self._mends else offset
+        if self._mends and self._mends[0] <= at:
+            mended = self._operations.mend_future(self._runner.ttl)
+            if mended:
+                LOG.warning("the clock was ahead: %s operations are due again", mended)
+            self._mends = [later for later in self._mends if later > at]
+
+    def _claim_due(self) -> None:
         """Claim the due operations, and start none before all are claimed.
 
         Thousands of running operations would leave no time to claim thousands more.

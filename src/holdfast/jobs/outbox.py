@@ -33,16 +33,16 @@ class OutboxJob:
 
     def __init__(self, sinks: Sequence[Sink], settings: Settings | None, clock: Clock) -> None:
         self._settings = settings
-        self._doors = {sink.name: SinkGate(sink, clock) for sink in sinks}
+        self._gates = {sink.name: SinkGate(sink, clock) for sink in sinks}
 
     def kinds(self) -> dict[str, Kind]:
         """Return the job kind, also with no sinks: rows written for earlier sinks must still
         end."""
-        return {ANNOUNCE: _Publish(self._doors, self._settings)}
+        return {ANNOUNCE: _Publish(self._gates, self._settings)}
 
     def close(self) -> None:
-        for door in self._doors.values():
-            door.sink.close()
+        for gate in self._gates.values():
+            gate.sink.close()
 
 
 #: Per sink: at most 8 sends run at once. After a failure the sink rests 1 s, at most 60 s.
@@ -66,7 +66,7 @@ class SinkGate:
     _failures: int = 0
     _inside: int = 0
     _rests_until: float = 0.0
-    _line_until: float = 0.0  # when the last waiting event tries again
+    _queue_until: float = 0.0  # when the last waiting event tries again
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def enter(self) -> None:
@@ -74,18 +74,18 @@ class SinkGate:
         with self._lock:
             left = self._rests_until - self.clock.monotonic()
             if left > 0:
-                said = f"{self.sink.name} is away: waits until it is tried again"
-                raise NotYet(said, self._wait(left))
+                sentence = f"{self.sink.name} is away: waits until it is tried again"
+                raise NotYet(sentence, self._wait(left))
             if self._inside >= (1 if self._failures else MOST_AT_ONCE):
-                raise NotYet(f"{self.sink.name}: others are being told", self._wait(0.1))
+                raise NotYet(f"{self.sink.name}: other events are being sent", self._wait(0.1))
             self._inside += 1
 
     def _wait(self, least: float) -> float:
         now = self.clock.monotonic()
-        following = max(self._line_until + APART_S, now + least)
+        following = max(self._queue_until + APART_S, now + least)
         if following - now > WHILE_S:
             return random.uniform(WHILE_S / 2, WHILE_S)
-        self._line_until = following
+        self._queue_until = following
         return following - now
 
     def leave(self, *, away: bool | None) -> None:
@@ -109,30 +109,30 @@ class _Publish:
     name = ANNOUNCE
     retry_forever = False
 
-    def __init__(self, doors: Mapping[str, SinkGate], settings: Settings | None) -> None:
-        self._doors = doors
+    def __init__(self, gates: Mapping[str, SinkGate], settings: Settings | None) -> None:
+        self._gates = gates
         self._settings = settings
 
     def steps(self) -> Sequence[Step]:
-        return (Step("tell", self.publish, recorded=False),)
+        return (Step("publish", self.publish, recorded=False),)
 
     def publish(self, run: Run) -> str:
-        told = run.operation.payload
-        door = self._doors.get(told["sink"])
-        if door is None:  # configured on another manager only, or removed from the configuration
-            raise NotYet(f"{told['sink']} is not configured here", 60.0)
-        door.enter()
+        payload = run.operation.payload
+        gate = self._gates.get(payload["sink"])
+        if gate is None:  # configured on another manager only, or removed from the configuration
+            raise NotYet(f"{payload['sink']} is not configured here", 60.0)
+        gate.enter()
         away: bool | None = None
         try:
-            run.hold(door.sink.timeout_s + MARGIN_S)
-            door.sink.send(notice(told))
+            run.hold(gate.sink.timeout_s + MARGIN_S)
+            gate.sink.send(notice(payload))
             away = False
         except DriverError as error:
             away = error.retryable
             raise
         finally:
-            door.leave(away=away)
-        return f"{door.sink.name} was told of {told['event_type']}"
+            gate.leave(away=away)
+        return f"{gate.sink.name} received {payload['event_type']}"
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         hours = self._settings.give_up_h if self._settings is not None else 0.0
@@ -142,12 +142,12 @@ class _Publish:
         """Write nothing: the row records the failure, and the lease is not affected."""
 
 
-def notice(told: Mapping[str, Any]) -> LeaseNotice:
+def notice(payload: Mapping[str, Any]) -> LeaseNotice:
     return LeaseNotice(
-        publisher=told.get("publisher", PUBLISHER),
-        priority=told.get("priority", PRIORITY),
-        message_id=told["message_id"],
-        event_type=told["event_type"],
-        at=datetime.fromisoformat(told["at"]),
-        payload=told["payload"],
+        publisher=payload.get("publisher", PUBLISHER),
+        priority=payload.get("priority", PRIORITY),
+        message_id=payload["message_id"],
+        event_type=payload["event_type"],
+        at=datetime.fromisoformat(payload["at"]),
+        payload=payload["payload"],
     )

@@ -48,7 +48,7 @@ class TidyUp:
     def tidy(self, run: Run) -> str:
         gone, left = {}, False
         past = timedelta(days=self._settings.keep_operations_days)
-        for what, keep, remove in (
+        for noun, keep, remove in (
             ("operations", past, self._tidy.operations),
             ("reports", past, self._tidy.reports),
             ("observations", past, self._tidy.observations),
@@ -56,14 +56,14 @@ class TidyUp:
              self._tidy.audit),
             ("hosts' samples", KEEP_SAMPLES, self._tidy.samples),
         ):  # fmt: skip
-            gone[what], more = self._remove(run, keep, remove)
+            gone[noun], more = self._remove(run, keep, remove)
             left = left or more
         lost = timedelta(days=self._settings.lost_agent_days)
         ended, more = self._remove(run, lost, self._tidy.alarms)
         left = left or more
-        said = "removed " + ", ".join(f"{count} {what}" for what, count in gone.items())
-        said += f"; ended {ended} alarms of lost agents" if ended else ""
-        raise NotYet(said, SOON_S if left else EVERY_S)
+        sentence = "removed " + ", ".join(f"{count} {noun}" for noun, count in gone.items())
+        sentence += f"; ended {ended} alarms of lost agents" if ended else ""
+        raise NotYet(sentence, SOON_S if left else EVERY_S)
 
     def _remove(
         self, run: Run, keep: timedelta, remove: Callable[[datetime, int], int]

@@ -11,8 +11,7 @@ from typing import Protocol
 
 from holdfast.jobs.job import Kind, NotYet, Run, Step
 from holdfast.leases.lifecycle import LeaseContext, lease_work
-from holdfast.leases.pools import ensure
-from holdfast.leases.resources.base import EffectContext
+from holdfast.leases.resources.base import EffectContext, ensure_pool
 from holdfast.model.errors import (
     ClaimLost,
     Conflict,
@@ -43,13 +42,13 @@ from holdfast.ports.ledger import Rightful, Work
 
 LOG = logging.getLogger(__name__)
 
-TELL = "pools_tell"
+RESYNC = "pools_resync"
 #: Seconds after a change; the last is beyond the half minute that a service may need to
 #: reconnect.
-TELL_AFTER_S = (5.0, 20.0, 50.0)
+RESYNC_AFTER_S = (5.0, 20.0, 50.0)
 #: How often the job reads the changes; and how often it lists the pools without any change, to
 #: find pools that were never deleted.
-LOOK_S, LOOK_AT_ALL = 5.0, timedelta(minutes=1)
+POLL_S, LIST_INTERVAL = 5.0, timedelta(minutes=1)
 #: A change becomes visible when its transaction ends: up to this much late.
 LATE = timedelta(seconds=15)
 #: How far back the job reads the changes; further after a start, because no manager may have run
@@ -59,7 +58,7 @@ BACK, FAR_BACK = timedelta(minutes=2), timedelta(hours=1)
 MOST_CALLS, AT_ONCE = 50, 8
 PAUSE_S = 1.0
 #: After a failure a pool rests this long, and does not delay the other pools.
-REST = timedelta(seconds=LOOK_S)
+REST = timedelta(seconds=POLL_S)
 
 
 @dataclass
@@ -77,81 +76,81 @@ class _Resync:
     rests_until: datetime | None = None  # after a failure
 
     def next(self) -> datetime | None:
-        if self.times == len(TELL_AFTER_S):
+        if self.times == len(RESYNC_AFTER_S):
             return None
-        when = self.begins + timedelta(seconds=TELL_AFTER_S[self.times])
+        when = self.begins + timedelta(seconds=RESYNC_AFTER_S[self.times])
         return max(when, self.rests_until) if self.rests_until else when
 
     def rests(self, now: datetime) -> bool:
         return self.rests_until is not None and self.rests_until > now
 
-    def told(self, now: datetime) -> None:
-        self.begins = max(self.begins, now - timedelta(seconds=TELL_AFTER_S[self.times]))
+    def count(self, now: datetime) -> None:
+        self.begins = max(self.begins, now - timedelta(seconds=RESYNC_AFTER_S[self.times]))
         self.times += 1
 
 
 class AggregateResync:
-    name = TELL
+    name = RESYNC
     retry_forever = True
 
     def __init__(self, context: LeaseContext) -> None:
         self._context = context
-        self._tellings: dict[str, _Resync] = {}  # by pool
-        self._looked: datetime | None = None
+        self._resyncs: dict[str, _Resync] = {}  # by pool
+        self._listed_at: datetime | None = None
 
     def steps(self) -> Sequence[Step]:
-        return (Step("tell", self.resync, recorded=False),)
+        return (Step("resync", self.resync, recorded=False),)
 
     def resync(self, run: Run) -> str:
         """Resync and delete due pools; always ends with NotYet."""
         now = self._context.ledger.now()
-        news = self._context.ledger.news_of_pools(now - (BACK if self._looked else FAR_BACK))
-        if not self._must_look(news, now):
-            raise NotYet("nothing to tell", LOOK_S)
+        changes = self._context.ledger.pool_changes(now - (BACK if self._listed_at else FAR_BACK))
+        if not self._must_list(changes, now):
+            raise NotYet("no pool needs a resync", POLL_S)
         effects = self._context.effects(run)
         pools = effects.cloud.pools.list()
-        self._looked = now
-        self._note(pools, news, now)
+        self._listed_at = now
+        self._note(pools, changes, now)
         due = self._due(pools, now)
         failures: list[HoldfastError] = []
         for at in range(0, min(len(due), MOST_CALLS), AT_ONCE):
             failures += self._act(effects, due[at : at + AT_ONCE], now)
-        not_told = f", of {len(failures)} not: {failures[0].message}" if failures else ""
+        unsent = f"; {len(failures)} failed: {failures[0].message}" if failures else ""
         if len(due) > MOST_CALLS:
             left = len(due) - MOST_CALLS
-            raise NotYet(f"{left} pools have not been told yet{not_told}", PAUSE_S)
-        raise NotYet(f"{len(due) - len(failures)} pools told{not_told}", self._pause(now))
+            raise NotYet(f"{left} pools wait for their resync{unsent}", PAUSE_S)
+        raise NotYet(f"{len(due) - len(failures)} pools resynced{unsent}", self._pause(now))
 
-    def _must_look(self, news: Mapping[str, datetime], now: datetime) -> bool:
-        """Whether to list the cloud's pools: a change, a due resync, or LOOK_AT_ALL has passed."""
-        if self._looked is None or now - self._looked >= LOOK_AT_ALL:
+    def _must_list(self, changes: Mapping[str, datetime], now: datetime) -> bool:
+        """Whether to list the pools: after a change, for a due resync, and each LIST_INTERVAL."""
+        if self._listed_at is None or now - self._listed_at >= LIST_INTERVAL:
             return True
-        if any(changed > self._looked - LATE for changed in news.values()):
+        if any(changed > self._listed_at - LATE for changed in changes.values()):
             return True
-        return any(resync.next() or resync.rests_until for resync in self._tellings.values())
+        return any(resync.next() or resync.rests_until for resync in self._resyncs.values())
 
-    def _note(self, pools: Sequence[Pool], news: Mapping[str, datetime], now: datetime) -> None:
+    def _note(self, pools: Sequence[Pool], changes: Mapping[str, datetime], now: datetime) -> None:
         """Record which pools need a resync; forget deleted pools."""
-        resyncs, self._tellings = self._tellings, {}
+        resyncs, self._resyncs = self._resyncs, {}
         free = self._context.freepool
         # The free pool last: it depends on all others.
         for pool in sorted(pools, key=lambda pool: pool.name == free):
-            telling = self._telling(pool, resyncs.get(pool.id), news, now)
-            if telling and (telling.next() or telling.changed > now - BACK or _is_over(pool)):
-                self._tellings[pool.id] = telling
+            resync = self._resync_of(pool, resyncs.get(pool.id), changes, now)
+            if resync and (resync.next() or resync.changed > now - BACK or _is_over(pool)):
+                self._resyncs[pool.id] = resync
 
-    def _telling(
-        self, pool: Pool, old: _Resync | None, news: Mapping[str, datetime], now: datetime
+    def _resync_of(
+        self, pool: Pool, old: _Resync | None, changes: Mapping[str, datetime], now: datetime
     ) -> _Resync | None:
         """Return the resync of a pool: the old resync continues until a newer change.
 
         The common pools change all the time: a resync of theirs ends before the next begins.
         """
         common = pool.name in (self._context.freepool, KEPT_POOL)
-        changed = news.get("" if common else pool.name)
+        changed = changes.get("" if common else pool.name)
         if pool.name == self._context.freepool:
-            others = (telling.changed for telling in self._tellings.values())
-            changed = max([*news.values(), *others], default=None)
+            others = (resync.changed for resync in self._resyncs.values())
+            changed = max([*changes.values(), *others], default=None)
         if old is not None and old.shut == _is_shut(pool):
             if changed is None or changed <= old.changed or (common and old.next()):
                 return old
@@ -161,15 +160,15 @@ class AggregateResync:
 
     def _due(self, pools: Sequence[Pool], now: datetime) -> list[Pool]:
         """List the pools to resync or delete now, the longest waiting first."""
-        found: list[Pool] = []
+        due: list[Pool] = []
         for pool in pools:
-            if telling := self._tellings.get(pool.id):
-                when = telling.next()
-                if telling.rests(now):
+            if resync := self._resyncs.get(pool.id):
+                when = resync.next()
+                if resync.rests(now):
                     continue
                 if (_is_over(pool) and when is None) or (when is not None and when <= now):
-                    found.append(pool)
-        return sorted(found, key=lambda pool: self._tellings[pool.id].begins)
+                    due.append(pool)
+        return sorted(due, key=lambda pool: self._resyncs[pool.id].begins)
 
     def _act(
         self, effects: EffectContext, pools: Sequence[Pool], now: datetime
@@ -182,12 +181,12 @@ class AggregateResync:
         failures: list[HoldfastError] = []
 
         def act(pool_id: str) -> None:
-            telling = self._tellings[pool_id]
+            resync = self._resyncs[pool_id]
             try:
-                if telling.next():
+                if resync.next():
                     effects.cloud.pools.resync(pool_id)
-                    telling.told(now)
-                if telling.next() is None and _is_over(by_id[pool_id]):
+                    resync.count(now)
+                if resync.next() is None and _is_over(by_id[pool_id]):
                     effects.cloud.pools.delete(pool_id)
             except NotFound:
                 return  # gone meanwhile: no resync needed
@@ -196,7 +195,7 @@ class AggregateResync:
             except HoldfastError as error:
                 name, again_s = by_id[pool_id].name, REST.total_seconds()
                 LOG.warning("pool %s: %s; again in %.0f s", name, error.message, again_s)
-                telling.rests_until = now + REST
+                resync.rests_until = now + REST
                 failures.append(error)
 
         effects.each(act, by_id)
@@ -204,9 +203,9 @@ class AggregateResync:
 
     def _pause(self, now: datetime) -> float:
         """Return the seconds until the next resync or the next read of the changes."""
-        waits = [when for resync in self._tellings.values() if (when := resync.next())]
-        left = (min(waits) - now).total_seconds() if waits else LOOK_S
-        return min(max(left, 0.1), LOOK_S)
+        waits = [when for resync in self._resyncs.values() if (when := resync.next())]
+        left = (min(waits) - now).total_seconds() if waits else POLL_S
+        return min(max(left, 0.1), POLL_S)
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return None
@@ -224,7 +223,7 @@ def _is_over(pool: Pool) -> bool:
 
 
 def resync_kinds(context: LeaseContext) -> dict[str, Kind]:
-    return {TELL: AggregateResync(context)}
+    return {RESYNC: AggregateResync(context)}
 
 
 # Reconcile: compare the cloud's pools with the database, and repair or report each difference.
@@ -258,37 +257,37 @@ class Difference:
     """A difference between a pool and the database."""
 
     pool: str
-    what: str
+    kind: str
     host: str = ""
     lease_id: str = ""  # the lease of the pool; empty: a common pool
 
     def __str__(self) -> str:
-        if self.what == SAYS:
-            return f"pool {self.pool} does not say what it should"
-        return f"pool {self.pool} {self.what} {self.host}"
+        if self.kind == SAYS:
+            return f"the metadata of pool {self.pool} differs"
+        return f"pool {self.pool} {self.kind} {self.host}"
 
 
 def differences(pools: Iterable[Pool], rightful: Rightful, freepool: str) -> frozenset[Difference]:
     """Compare the pools with the database; no side effects."""
     by_name = {pool.name: pool for pool in pools}
-    found: set[Difference] = set()
+    differing: set[Difference] = set()
     for name, rightful_pool in rightful.reservations.items():
         pool = by_name.get(name)
-        found |= _members(name, pool, rightful_pool.hosts, rightful_pool.lease_id)
+        differing |= _members(name, pool, rightful_pool.hosts, rightful_pool.lease_id)
         if pool is not None and (
             pool.metadata.get(OWNER) != rightful_pool.project_id
             or pool.metadata.get(OPEN) == CLOSED
         ):
-            found.add(Difference(name, SAYS, lease_id=rightful_pool.lease_id))
-    known = rightful.settled
+            differing.add(Difference(name, SAYS, lease_id=rightful_pool.lease_id))
+    settled = rightful.settled
     for name, members in ((freepool, rightful.free), (KEPT_POOL, rightful.enrolled)):
         wrong = _members(name, by_name.get(name), members)
-        found |= {
+        differing |= {
             difference
             for difference in wrong
-            if difference.what == LACKS or difference.host in known
+            if difference.kind == LACKS or difference.host in settled
         }
-    return frozenset(found)
+    return frozenset(differing)
 
 
 def _members(
@@ -308,8 +307,8 @@ class Reconcile:
     def __init__(self, context: LeaseContext, settings: Settings) -> None:
         self._context = context
         self._settings = settings
-        self._seen: frozenset[Difference] = frozenset()
-        self._told: frozenset[Difference] = frozenset()
+        self._previous: frozenset[Difference] = frozenset()
+        self._reported: frozenset[Difference] = frozenset()
 
     def steps(self) -> Sequence[Step]:
         return (Step("reconcile", self.reconcile, recorded=False),)
@@ -324,52 +323,58 @@ class Reconcile:
         pools = cloud.pools.list()
         rightful = self._context.ledger.rightful(self._kinds())
         now = differences(pools, rightful, self._context.freepool)
-        sure, self._seen = now & self._seen, now
-        owners = {name: one.project_id for name, one in rightful.reservations.items()}
+        sure, self._previous = now & self._previous, now
+        owners = {name: pool.project_id for name, pool in rightful.reservations.items()}
         # Differences that could not be repaired last time come last; the rest waits for the
         # next run.
-        these = sorted(sure, key=lambda one: (one in self._told, one))[:MOST]
-        left = [one for one in these if not self._tried(cloud, pools, owners, one)]
-        self._tell(frozenset(these), left)
+        these = sorted(sure, key=lambda difference: (difference in self._reported, difference))[
+            :MOST
+        ]
+        left = [
+            difference for difference in these if not self._tried(cloud, pools, owners, difference)
+        ]
+        self._report(frozenset(these), left)
         if now - sure:
-            raise NotYet(f"{len(now - sure)} differences, looked at again", AGAIN_S)
-        said = f"{len(sure)} differences, {len(left)} of them left" if sure else "all as it should"
-        raise NotYet(said, self._settings.reconcile_s)
+            raise NotYet(f"{len(now - sure)} differences, compared again", AGAIN_S)
+        sentence = (
+            f"{len(sure)} differences, {len(left)} of them left"
+            if sure
+            else "all pools match the database"
+        )
+        raise NotYet(sentence, self._settings.reconcile_s)
 
     def _kinds(self) -> list[str]:
-        return [
-            name
-            for name, resource in self._context.resources.items()
-            if getattr(resource, "pooled", False)
-        ]
+        return [name for name, resource in self._context.resources.items() if resource.pooled]
 
     def _tried(
-        self, cloud: Cloud, pools: Sequence[Pool], owners: Mapping[str, str], one: Difference
+        self, cloud: Cloud, pools: Sequence[Pool], owners: Mapping[str, str], difference: Difference
     ) -> bool:
         """Repair a difference; a refusal of the cloud does not delay the others."""
         try:
-            return self._put_right(cloud, pools, owners, one)
+            return self._put_right(cloud, pools, owners, difference)
         except (NotFound, Conflict, InvalidInput) as refused:
-            LOG.warning("%s: %s", one, refused.message)
+            LOG.warning("%s: %s", difference, refused.message)
             return False
 
     def _put_right(
-        self, cloud: Cloud, pools: Sequence[Pool], owners: Mapping[str, str], one: Difference
+        self, cloud: Cloud, pools: Sequence[Pool], owners: Mapping[str, str], difference: Difference
     ) -> bool:
         """Repair a difference; return whether the repair succeeded or is scheduled."""
         by_name: Mapping[str, Pool] = {pool.name: pool for pool in pools}
-        if one.what == HAS and one.lease_id:
-            return self._remove_if_empty(cloud, by_name[one.pool], one.host)
-        if one.what == SAYS:
-            pool = by_name[one.pool]
-            said = {name: value for name, value in pool.metadata.items() if name != OPEN}
-            cloud.pools.set_metadata(pool.id, {**said, OWNER: owners[one.pool]})
+        if difference.kind == HAS and difference.lease_id:
+            return self._remove_if_empty(cloud, by_name[difference.pool], difference.host)
+        if difference.kind == SAYS:
+            pool = by_name[difference.pool]
+            metadata = {name: value for name, value in pool.metadata.items() if name != OPEN}
+            cloud.pools.set_metadata(pool.id, {**metadata, OWNER: owners[difference.pool]})
             return True
-        if one.lease_id:
-            return self._by_its_lease(one.lease_id)
-        pool = ensure(cloud.pools, one.pool, {KEPT: "yes"} if one.pool == KEPT_POOL else {})
-        act = cloud.pools.add_host if one.what == LACKS else cloud.pools.remove_host
-        act(pool.id, one.host)
+        if difference.lease_id:
+            return self._by_its_lease(difference.lease_id)
+        pool = ensure_pool(
+            cloud.pools, difference.pool, {KEPT: "yes"} if difference.pool == KEPT_POOL else {}
+        )
+        act = cloud.pools.add_host if difference.kind == LACKS else cloud.pools.remove_host
+        act(pool.id, difference.host)
         return True
 
     def _remove_if_empty(self, cloud: Cloud, pool: Pool, host: str) -> bool:
@@ -386,23 +391,24 @@ class Reconcile:
         try:
             lease = ledger.lease(lease_id)
             for reservation in lease.reservations:  # the cached pool id may be stale
-                self._context.known.forget(reservation.id)
+                self._context.pool_ids.forget(reservation.id)
             if lease.status == "ACTIVE":
                 doubted = replace(lease, reservations=tuple(map(_doubted, lease.reservations)))
-                ledger.save(lease, doubted, work=Work(put=(work,)), say="its pools are put right")
+                said = "its pools are put right"
+                ledger.save(lease, doubted, work=Work(put=(work,)), say=said, is_repair=True)
         except (NotFound, StaleWrite):
             return False  # the lease changed meanwhile: the next run finds the rest
         return True
 
-    def _tell(self, sure: frozenset[Difference], left: Sequence[Difference]) -> None:
+    def _report(self, sure: frozenset[Difference], left: Sequence[Difference]) -> None:
         """Log and record each difference once, for as long as the difference lasts."""
-        for difference in sorted(sure - self._told):
-            how = "left as it is: look at it" if difference in left else "put right"
+        for difference in sorted(sure - self._reported):
+            how = "not repaired: check the pool" if difference in left else "repaired"
             LOG.warning("%s: %s", difference, how)
             self._context.ledger.note(
                 difference.lease_id or f"pool:{difference.pool}", f"{difference}: {how}"
             )
-        self._told = sure
+        self._reported = sure
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return None

@@ -19,14 +19,14 @@ from typing import Protocol
 
 from holdfast.jobs.job import Kind, NotYet, Run, Step
 from holdfast.leases.lifecycle import LeaseContext
-from holdfast.model.caller import Caller
 from holdfast.model.errors import ClaimLost, HoldfastError, Unavailable
+from holdfast.model.lease import NewLease, NewReservation
 from holdfast.model.operation import Operation
 from holdfast.nova import lease_hint
 from holdfast.nova.lease_hint import BadHint, Wish
 from holdfast.nova.names import WISH
 from holdfast.ports.cloud import Server
-from holdfast.ports.manager import NewLease, NewReservation
+from holdfast.ports.manager import Caller
 
 LOG = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class ServersSweep:
         self._settings = settings
         self._create = create
         self._round = _Round()
-        self._said: dict[str, str] = {}  # the last warning per server
+        self._warned: dict[str, str] = {}  # the last warning per server
 
     def steps(self) -> Sequence[Step]:
         return (Step("look", self.sweep, recorded=False),)
@@ -82,28 +82,28 @@ class ServersSweep:
     def sweep(self, run: Run) -> str:
         """Continue the round; always ends with NotYet."""
         if not self._settings.server_sweep_s:
-            raise NotYet("servers are not looked for: [reservation] server_sweep_s is 0", OFF_S)
+            raise NotYet("the sweep for servers is off: [reservation] server_sweep_s is 0", OFF_S)
         began = self._context.ledger.now()
         waiting = self._without_a_lease(run, began)
-        seen = self._context.ledger.now()
-        took = seen - began
+        listed_at = self._context.ledger.now()
+        took = listed_at - began
         for server, wish in waiting:
             # Set first: a server that always fails must not stop the others.
             self._round.after = server.id
             run.hold(self._context.cloud.call_timeout_s)
             self._lease(server, wish)
-            if self._context.ledger.now() >= seen + max(TURN, took):
+            if self._context.ledger.now() >= listed_at + max(TURN, took):
                 raise NotYet(f"{self._round} so far", 0.1)
-        said, self._round = str(self._round), _Round()
+        sentence, self._round = str(self._round), _Round()
         # Do not poll a cloud all the time that takes long to list its servers.
-        raise NotYet(said, max(self._settings.server_sweep_s, 10 * took.total_seconds()))
+        raise NotYet(sentence, max(self._settings.server_sweep_s, 10 * took.total_seconds()))
 
     def _without_a_lease(self, run: Run, now: datetime) -> list[tuple[Server, Wish]]:
         """List servers without a lease that never had one, with the lease to make, in a stable
         order."""
         servers = self._context.effects(run).cloud.servers.list()
         present = {server.id for server in servers}
-        self._said = {key: why for key, why in self._said.items() if key in present}
+        self._warned = {key: why for key, why in self._warned.items() if key in present}
         settled = [s for s in servers if s.status not in _LOST and not _is_young(s, now)]
         wished = {server.id: wish for server in settled if (wish := self._wish(server, now))}
         if self._settings.lease_every_server:
@@ -148,13 +148,13 @@ class ServersSweep:
             self._complain(server, f"no lease: {error.message}")
             return
         self._round.made += 1
-        self._said.pop(server.id, None)
+        self._warned.pop(server.id, None)
         LOG.info("server %s (%s) has lease %s now", server.name, server.id, wish.name)
 
     def _complain(self, server: Server, why: str) -> None:
         """Log a warning once per server and reason, not every minute."""
-        if self._said.get(server.id) != why:
-            self._said[server.id] = why
+        if self._warned.get(server.id) != why:
+            self._warned[server.id] = why
             LOG.warning("server %s (%s): %s", server.name, server.id, why)
 
     def give_up_at(self, operation: Operation) -> datetime | None:

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from holdfast.leases import dates
-from holdfast.leases.drafts import Asked, Drafts
+from holdfast.leases.drafts import Drafts, ResolvedRequest
 from holdfast.leases.lifecycle import LeaseContext, lease_work
 from holdfast.leases.placement import Order
-from holdfast.model.caller import Caller
 from holdfast.model.errors import (
     Conflict,
     DriverError,
@@ -30,8 +28,12 @@ from holdfast.model.lease import (
     START,
     Allocation,
     Lease,
+    LeaseChange,
+    NewLease,
     Reservation,
     Window,
+    check_updatable,
+    due_times,
 )
 from holdfast.model.operation import Operation
 from holdfast.ports.ledger import Work
@@ -39,8 +41,7 @@ from holdfast.ports.manager import (
     Availability,
     AvailabilityQuery,
     Available,
-    LeaseChange,
-    NewLease,
+    Caller,
     Preview,
     Refusal,
 )
@@ -68,12 +69,12 @@ class Leases:
 
     def create(self, caller: Caller, wanted: NewLease) -> Preview | None:
         try:
-            asked = self._drafts.asked(caller, wanted.reservations)
+            requests = self._drafts.resolve(caller, wanted.reservations)
         except DriverError:
             if self._known(caller, wanted.id):
                 return None  # the same command again, while the cloud is unreachable
             raise
-        return self._until_won(lambda attempt: self._create(caller, wanted, asked, attempt))
+        return self._until_won(lambda attempt: self._create(caller, wanted, requests, attempt))
 
     def update(self, caller: Caller, lease_id: str, change: LeaseChange) -> Preview | None:
         return self._until_won(lambda attempt: self._update(caller, lease_id, change, attempt))
@@ -91,49 +92,49 @@ class Leases:
         def replaced(attempt: _Attempt) -> None:
             old = self._visible(caller, lease_id)
             new = self._drafts.without_host(old, reservation_id, host_id, attempt.order)
-            said = f"lease {old.name}: host {host_id} was replaced"
-            self._save(old, new, Work(), said, attempt, spared=True)
+            sentence = f"lease {old.name}: host {host_id} was replaced"
+            self._save(old, new, Work(), sentence, attempt, spared=True)
 
         self._until_won(replaced)
 
     def availability(self, caller: Caller, query: AvailabilityQuery) -> Availability:
         """Return when and how many could be booked; plans like a create, and books nothing."""
-        (asked,) = self._drafts.asked(caller, [query.reservation])
+        (request,) = self._drafts.resolve(caller, [query.reservation])
         now = self._context.ledger.now()
         start = now if query.start is None else max(query.start, now)
         if query.end is not None:
-            return self._at(caller, query, asked, Window(start, query.end))
+            return self._at(caller, query, request, Window(start, query.end))
         if not query.length_s:
             raise InvalidInput("duration_s: say how long, or name start_date and end_date")
         window = Window(start, start + timedelta(seconds=query.length_s))
         until = query.until or start + _AHEAD
-        openings = self._drafts.openings(caller, asked, window, until, query.limit)
+        openings = self._drafts.openings(caller, request, window, until, query.limit)
         windows = tuple(Available(opening.window, opening.amount) for opening in openings)
         refusal = None
         if not windows:
-            refusal = self._refusal(caller, asked, window, until)
+            refusal = self._refusal(caller, request, window, until)
         most = max((available.amount for available in windows), default=0)
         return Availability(bool(windows), most, windows, refusal)
 
     # availability
 
     def _at(
-        self, caller: Caller, query: AvailabilityQuery, asked: Asked, window: Window
+        self, caller: Caller, query: AvailabilityQuery, request: ResolvedRequest, window: Window
     ) -> Availability:
         if window.end <= window.start:
             raise InvalidInput("end_date: End date must be later than start date.")
         try:
-            lease = self._imagined(caller, asked, window)
+            lease = self._imagined(caller, request, window)
         except NotEnoughHosts as refused:
             return Availability(False, refusal=Refusal.of(refused))
         amount = sum(a.slots or 1 for a in lease.allocations())
         return Availability(True, amount, (Available(window, amount),))
 
     def _refusal(
-        self, caller: Caller, asked: Asked, window: Window, barren_until: datetime
+        self, caller: Caller, request: ResolvedRequest, window: Window, barren_until: datetime
     ) -> Refusal | None:
         try:
-            self._imagined(caller, asked, window, barren_until)
+            self._imagined(caller, request, window, barren_until)
         except NotEnoughHosts as refused:
             return Refusal.of(refused)
         return None
@@ -141,27 +142,27 @@ class Leases:
     def _imagined(
         self,
         caller: Caller,
-        asked: Asked,
+        request: ResolvedRequest,
         window: Window,
         barren_until: datetime | None = None,
     ) -> Lease:
         new_lease = NewLease("imagined", "imagined", window.start, window.end)
-        return self._drafts.new(caller, new_lease, [asked], float, barren_until)
+        return self._drafts.new(caller, new_lease, [request], float, barren_until)
 
     # create
 
     def _create(
-        self, caller: Caller, wanted: NewLease, asked: list[Asked], attempt: "_Attempt"
+        self, caller: Caller, wanted: NewLease, requests: list[ResolvedRequest], attempt: "_Attempt"
     ) -> Preview | None:
         if self._known(caller, wanted.id):
             return None  # the same command again
-        lease = self._drafts.new(caller, wanted, asked, attempt.order)
+        lease = self._drafts.new(caller, wanted, requests, attempt.order)
         self._context.enforcement.check_create(caller, lease)
         if wanted.dry_run:
             return self._preview(None, lease)
-        due = dates.events(lease.start, lease.end, lease.before_end)
+        due = due_times(lease.start, lease.end, lease.before_end)
         now = self._context.ledger.now()
-        if any(resource.arranges for resource, _ in asked):
+        if any(resource.arranges for resource, _ in requests):
             due[ARRANGE] = now
         work = Work(
             add=(
@@ -188,15 +189,15 @@ class Leases:
         self, caller: Caller, lease_id: str, change: LeaseChange, attempt: "_Attempt"
     ) -> Preview | None:
         old = self._visible(caller, lease_id)
-        dates.check_updatable(old, change)
-        new = self._drafts.changed(old, change, attempt.order)
+        check_updatable(old, change)
+        new = self._drafts.changed(caller, old, change, attempt.order)
         if new != old:
             self._context.enforcement.check_update(caller, old, new)
         if change.dry_run:
             return self._preview(old, new)
         if new != old:
-            said = f"lease {new.name} updated"
-            self._save(old, new, self._changed_work(old, new), said, attempt)
+            sentence = f"lease {new.name} updated"
+            self._save(old, new, self._changed_work(old, new), sentence, attempt)
         return None
 
     def _save(
@@ -214,12 +215,19 @@ class Leases:
         limits = self._context.enforcement.limits(new.project_id)
         work = replace(work, add=(*work.add, *operations))
         self._context.ledger.save(
-            old, new, work=work, say=say, limits=limits, patient=attempt.patient, spared=spared
+            old,
+            new,
+            work=work,
+            say=say,
+            limits=limits,
+            patient=attempt.patient,
+            spared=spared,
+            is_repair=spared,  # spare hosts are for repairs
         )
 
     def _changed_work(self, old: Lease, new: Lease) -> Work:
-        was = dates.events(old.start, old.end, old.before_end)
-        due = dates.events(new.start, new.end, new.before_end)
+        was = due_times(old.start, old.end, old.before_end)
+        due = due_times(new.start, new.end, new.before_end)
         moved = {kind: at for kind, at in due.items() if was.get(kind) != at}
         if new.status == "ACTIVE" and _holds(new.reservations) != _holds(old.reservations):
             # Schedule the end anew too: an end that is about to run must wait for the new
@@ -240,8 +248,8 @@ class Leases:
             put=(self._operation(lease.id, DELETE, self._context.ledger.now()),),
             cancel=frozenset({ARRANGE, START, APPLY, BEFORE_END, END}),
         )
-        said = f"lease {lease.name} is to be deleted"
-        self._context.ledger.save(lease, lease.move("DELETING"), work=work, say=said)
+        sentence = f"lease {lease.name} is to be deleted"
+        self._context.ledger.save(lease, lease.move("DELETING"), work=work, say=sentence)
 
     # shared
 
@@ -257,7 +265,7 @@ class Leases:
                 pause = random.uniform(0, min(0.002 * 2**tries, 0.1))
                 self._clock.wait(threading.Event(), pause)
                 if tries % 10 == _DOUBTFUL_TRIES:
-                    self._context.ledger.stock(sure=True)
+                    self._context.ledger.capacity(sure=True)
         raise Conflict("too many others book the same hosts right now; try again")
 
     def _visible(self, caller: Caller, lease_id: str) -> Lease:
@@ -274,7 +282,7 @@ class Leases:
 
     def _named(self, lease: Lease) -> Lease:
         """Add host names to the allocations, for people; a plan needs only ids."""
-        hosts = self._context.ledger.stock().hosts
+        hosts = self._context.ledger.capacity().hosts
 
         def named(allocation: Allocation) -> Allocation:
             host = hosts.get(allocation.host_id or 0)

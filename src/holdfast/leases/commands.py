@@ -10,22 +10,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.leases.booking import Leases
-from holdfast.leases.floatingips import FloatingIps
 from holdfast.leases.hosts import Hosts
 from holdfast.leases.repair import Repairs
-from holdfast.model.caller import Caller
+from holdfast.leases.resources.floatingip import FloatingIps
 from holdfast.model.errors import Conflict, NotFound, Unavailable
+from holdfast.model.lease import LeaseChange, NewLease
 from holdfast.model.observation import Expectation
 from holdfast.model.operation import ERROR, OPEN
 from holdfast.ports.ledger import Operations
-from holdfast.ports.manager import (
-    Availability,
-    AvailabilityQuery,
-    LeaseChange,
-    NewLease,
-    Preview,
-    RepairReport,
-)
+from holdfast.ports.manager import Availability, AvailabilityQuery, Caller, Preview, RepairReport
 from holdfast.ports.reports import ExpectedGuests
 from holdfast.runtime.clock import Clock
 

@@ -13,17 +13,26 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast.leases import dates
 from holdfast.leases.lifecycle import LeaseContext
-from holdfast.leases.placement import Order
+from holdfast.leases.placement import MASKED, Order
 from holdfast.leases.resources.base import Opening, Resource, Wish
-from holdfast.model.caller import Caller
 from holdfast.model.capacity import FOREVER, CapacitySnapshot
 from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts
-from holdfast.model.lease import Allocation, Lease, Reservation, Window
+from holdfast.model.lease import (
+    Allocation,
+    Lease,
+    LeaseChange,
+    NewLease,
+    NewReservation,
+    Reservation,
+    Window,
+    changed_dates,
+    owner_fields,
+    requested_dates,
+)
 from holdfast.model.segment import Short, Spare, Steps, compared, first_short, free_over
 from holdfast.ports.ledger import Ledger, Obstacle
-from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
+from holdfast.ports.manager import Caller
 
 # Planning that leaves spares of segments free (`model/segment`).
 #
@@ -46,20 +55,20 @@ _REFUSED = "Not enough hosts available: "
 
 
 def plan(
-    resource: Resource, wish: Wish, stock: CapacitySnapshot, ledger: Ledger
+    resource: Resource, wish: Wish, snapshot: CapacitySnapshot, ledger: Ledger
 ) -> tuple[Allocation, ...]:
     """Plan allocations and leave spares free; NotEnoughHosts names the segment."""
-    if not stock.spares:
-        return resource.plan(wish, stock, ledger)
-    left, shorts = stock, dict[str, Short]()
-    for tries in range(MOST_PLANS + len(stock.spares)):
+    if not snapshot.spares:
+        return resource.plan(wish, snapshot, ledger)
+    left, shorts = snapshot, dict[str, Short]()
+    for tries in range(MOST_PLANS + len(snapshot.spares)):
         try:
             holds = resource.plan(wish, left, ledger)
         except NotEnoughHosts as refused:
             if not shorts:
                 raise
             raise _refused(refused, shorts.values()) from None
-        courses = [_Course(spare, stock, wish.kept, holds) for spare in stock.spares]
+        courses = [_Course(spare, snapshot, wish.kept, holds) for spare in snapshot.spares]
         eaten = [(course, short) for course in courses if (short := course.short(holds))]
         if not eaten:
             return holds
@@ -76,12 +85,12 @@ class _Course:
     def __init__(
         self,
         spare: Spare,
-        stock: CapacitySnapshot,
+        snapshot: CapacitySnapshot,
         kept: Sequence[Allocation],
         holds: Sequence[Allocation],
     ) -> None:
         self._spare = spare
-        self._stock = stock
+        self._snapshot = snapshot
         self._kept = kept
         windows = [a.held for a in holds if a.host_id in spare.hosts]
         self._start = min((window.start.timestamp() for window in windows), default=0.0)
@@ -92,14 +101,14 @@ class _Course:
         """Return the first shortage of spares with these allocations; None: enough."""
         if not self._touched:
             return None
-        after, ids = self._stock.with_holds(holds), self._members()
-        hosts = [self._stock.hosts[host_id] for host_id in ids]
+        after, ids = self._snapshot.with_holds(holds), self._members()
+        hosts = [self._snapshot.hosts[host_id] for host_id in ids]
         if len(after.free(hosts, self._start, self._end)) >= self._spare.kept:
             return None  # enough are free all the time
-        found = first_short(self._spare.kept, self._before(ids), self._steps(after, ids))
-        if found is None:
+        shortage = first_short(self._spare.kept, self._before(ids), self._steps(after, ids))
+        if shortage is None:
             return None
-        at, free = found
+        at, free = shortage
         return Short(self._spare, len(ids), free, datetime.fromtimestamp(at, UTC))
 
     def barred(self, holds: Sequence[Allocation], *, everything: bool) -> set[int]:
@@ -110,15 +119,15 @@ class _Course:
         ids = self._members()
         before = self._before(ids)
         stays = self._stays(holds, ids, before)
-        after = self._stock.with_holds(stays)
+        after = self._snapshot.with_holds(stays)
         rest = ids - {a.host_id for a in stays}
         if everything:
             return rest
-        kept = self._spare.kept
+        spares = self._spare.kept
         critical = [
             at
             for at, was, now in compared(before, self._steps(after, ids))
-            if now <= kept and now <= was
+            if now <= spares and now <= was
         ]
         return {host_id for host_id in rest if self._is_free(after, host_id, critical)}
 
@@ -133,7 +142,7 @@ class _Course:
         low, high = 0, len(allocations)
         while low < high:
             middle = (low + high + 1) // 2
-            after = self._steps(self._stock.with_holds(allocations[:middle]), ids)
+            after = self._steps(self._snapshot.with_holds(allocations[:middle]), ids)
             if first_short(self._spare.kept, before, after):
                 high = middle - 1
             else:
@@ -141,21 +150,21 @@ class _Course:
         return allocations[:low]
 
     def _was_free(self, allocation: Allocation) -> bool:
-        return self._stock.line(allocation.host_id or 0).is_free(self._start, self._end)
+        return self._snapshot.line(allocation.host_id or 0).is_free(self._start, self._end)
 
     def _members(self) -> set[int]:
-        return {host_id for host_id in self._spare.hosts if host_id in self._stock.hosts}
+        return {host_id for host_id in self._spare.hosts if host_id in self._snapshot.hosts}
 
     def _before(self, ids: Collection[int]) -> Steps:
-        return self._steps(self._stock.with_holds(self._kept), ids)
+        return self._steps(self._snapshot.with_holds(self._kept), ids)
 
-    def _steps(self, stock: CapacitySnapshot, ids: Collection[int]) -> Steps:
+    def _steps(self, snapshot: CapacitySnapshot, ids: Collection[int]) -> Steps:
         start, end = self._start, self._end
-        spans = ((hold[:2] for hold in stock.line(i).within(start, end)) for i in ids)
+        spans = ((hold[:2] for hold in snapshot.line(i).within(start, end)) for i in ids)
         return free_over(len(ids), spans, start, end)
 
-    def _is_free(self, stock: CapacitySnapshot, host_id: int, moments: Sequence[float]) -> bool:
-        line = stock.line(host_id)
+    def _is_free(self, snapshot: CapacitySnapshot, host_id: int, moments: Sequence[float]) -> bool:
+        line = snapshot.line(host_id)
         return any(line.is_free(at, math.nextafter(at, FOREVER)) for at in moments)
 
 
@@ -163,7 +172,7 @@ def _refused(refused: NotEnoughHosts, shorts: Collection[Short]) -> NotEnoughHos
     """Combine the type's own refusal with the shortage of spares."""
     why = "; ".join(map(str, shorts))
     rest = refused.message.removeprefix(_REFUSED)
-    kept = [
+    spares = [
         {
             "segment_id": short.spare.segment_id,
             "segment": short.spare.name,
@@ -175,7 +184,7 @@ def _refused(refused: NotEnoughHosts, shorts: Collection[Short]) -> NotEnoughHos
         for short in shorts
     ]
     message = f"{_REFUSED}{why}; beside what is kept: {rest}"
-    return type(refused)(message, **{**refused.details, "failover": kept})
+    return type(refused)(message, **{**refused.details, "failover": spares})
 
 
 # Openings.
@@ -185,7 +194,7 @@ def openings(
     resource: Resource,
     wish: Wish,
     until: datetime,
-    stock: CapacitySnapshot,
+    snapshot: CapacitySnapshot,
     ledger: Ledger,
     most: int,
 ) -> Sequence[Opening]:
@@ -193,28 +202,28 @@ def openings(
 
     The trial begins at the first opening of the type.
     """
-    found = resource.openings(wish, until, stock, ledger, most)
-    if not stock.spares or not found:
-        return found
+    offers = resource.openings(wish, until, snapshot, ledger, most)
+    if not snapshot.spares or not offers:
+        return offers
 
     def amount(window: Window) -> int:
         """Return how many units fit in the window, 0 for none; a resource without a host counts
         1."""
         try:
-            holds = plan(resource, replace(wish, held=window), stock, ledger)
+            holds = plan(resource, replace(wish, held=window), snapshot, ledger)
         except NotEnoughHosts:
             return 0
         return sum(a.slots or 1 for a in holds if a.host_id is not None) or len(holds)
 
-    if all(amount(opening.window) >= opening.amount for opening in found):
-        return found
+    if all(amount(opening.window) >= opening.amount for opening in offers):
+        return offers
     offered: list[Opening] = []
     best = before = 0
-    for start in _moments(found[0].window.start, until, stock):
+    for start in _moments(offers[0].window.start, until, snapshot):
         window = Window(start, start + (wish.held.end - wish.held.start))
         now = amount(window)
         if now and (not before or now >= 2 * best):
-            offered.append(replace(found[0], window=window, amount=now))
+            offered.append(replace(offers[0], window=window, amount=now))
             best = max(best, now)
         before = now
         if len(offered) >= most:
@@ -222,25 +231,25 @@ def openings(
     return offered
 
 
-def _moments(first: datetime, until: datetime, stock: CapacitySnapshot) -> Iterator[datetime]:
+def _moments(first: datetime, until: datetime, snapshot: CapacitySnapshot) -> Iterator[datetime]:
     """Yield the first start, and the minutes at which holds end."""
     yield first
-    since = told = first.timestamp()
+    since = searched = first.timestamp()
     tries = 0
     for days in FURTHER_DAYS:
         horizon = min(since + days * DAY_S, until.timestamp())
         ends = {
             math.ceil(hold.end / MINUTE_S) * MINUTE_S - since
-            for host_id in stock.hosts
-            for hold in stock.line(host_id).within(told, horizon)
-            if told < hold.end <= horizon
+            for host_id in snapshot.hosts
+            for hold in snapshot.line(host_id).within(searched, horizon)
+            if searched < hold.end <= horizon
         }
         for later in sorted(ends)[: MOST_TRIES - tries]:
             if since + later <= until.timestamp():
                 yield first + timedelta(seconds=later)
         tries += len(ends)
-        told = horizon
-        if tries >= MOST_TRIES or told >= until.timestamp():
+        searched = horizon
+        if tries >= MOST_TRIES or searched >= until.timestamp():
             return
 
 
@@ -251,7 +260,7 @@ AHEAD = timedelta(days=90)
 SOON = timedelta(minutes=5)
 
 #: A resource type with the normalised spec of a request.
-Asked = tuple[Resource, dict[str, Any]]
+ResolvedRequest = tuple[Resource, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -262,7 +271,7 @@ class _PlanInput:
     fits that begins before.
     """
 
-    stock: CapacitySnapshot
+    snapshot: CapacitySnapshot
     sure: bool
     barren_until: datetime | None = None
 
@@ -276,12 +285,21 @@ class Drafts:
         self._context = context
         self._new_id = new_id
 
-    def asked(self, caller: Caller, wanted: Sequence[NewReservation]) -> list[Asked]:
+    def resolve(self, caller: Caller, wanted: Sequence[NewReservation]) -> list[ResolvedRequest]:
         """Validate the reservations, and complete them with facts from the cloud."""
         checked = [(self._resource(r.resource_type), r.spec) for r in wanted]
         valid = [(resource, resource.validate(spec)) for resource, spec in checked]
         cloud = self._context.cloud
-        return [(resource, resource.resolve(spec, cloud, caller)) for resource, spec in valid]
+        resolved = [(resource, resource.resolve(spec, cloud, caller)) for resource, spec in valid]
+        return [(resource, self._masked(caller, resource, spec)) for resource, spec in resolved]
+
+    def _masked(
+        self, caller: Caller, resource: Resource, spec: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Record the private properties that the spec names, unless the caller may see them."""
+        names = frozenset[str]() if caller.is_admin else resource.properties(spec)
+        private = names & self._context.ledger.private_properties() if names else names
+        return {**spec, MASKED: sorted(private)} if private else dict(spec)
 
     # New leases.
 
@@ -289,28 +307,28 @@ class Drafts:
         self,
         caller: Caller,
         wanted: NewLease,
-        asked: Sequence[Asked],
+        requests: Sequence[ResolvedRequest],
         order: Order,
         barren_until: datetime | None = None,
     ) -> Lease:
         now = self._context.ledger.now()
-        start, end, before_end = dates.dates(wanted, now, self._before_end_default())
+        start, end, before_end = requested_dates(wanted, now, self._before_end_default())
         window = Window(max(start, now), end + self._context.cleaning())
         if end <= window.start:
             raise InvalidInput("end_date: the lease would end before it can start")
         lease = Lease(
             id=wanted.id,
-            name=wanted.name,
             user_id=caller.user_id,
             project_id=caller.project_id,
             start=start,
             end=end,
             before_end=before_end,
+            **owner_fields(wanted),
         )
 
-        def draft(look: _PlanInput) -> Lease:
+        def draft(plan_input: _PlanInput) -> Lease:
             planned: list[Reservation] = []
-            for resource, spec in asked:
+            for resource, spec in requests:
                 taken = [a for r in planned for a in r.allocations]
                 wish = Wish(
                     spec,
@@ -321,7 +339,9 @@ class Drafts:
                     taken=_things(taken),
                 )
                 holds = self._plan(
-                    resource, wish, replace(look, stock=look.stock.with_holds(taken))
+                    resource,
+                    wish,
+                    replace(plan_input, snapshot=plan_input.snapshot.with_holds(taken)),
                 )
                 planned.append(
                     Reservation(self._new_id(), resource.type, spec=spec, allocations=holds)
@@ -332,28 +352,29 @@ class Drafts:
 
     # Changed leases.
 
-    def changed(self, old: Lease, change: LeaseChange, order: Order) -> Lease:
+    def changed(self, caller: Caller, old: Lease, change: LeaseChange, order: Order) -> Lease:
         """Return the lease after the update; unchanged parts keep their value."""
         now = self._context.ledger.now()
-        start, end, before_end = dates.changed_dates(old, change, now, self._before_end_default())
-        new = replace(
-            old, name=change.name or old.name, start=start, end=end, before_end=before_end
-        )
+        start, end, before_end = changed_dates(old, change, now, self._before_end_default())
+        new = replace(old, start=start, end=end, before_end=before_end, **owner_fields(change))
         if not change.reservations and (start, end) == (old.start, old.end):
             return new
         unknown = change.reservations.keys() - {r.id for r in old.reservations}
         if unknown:
             raise InvalidInput(f"reservations: {', '.join(sorted(unknown))} not of this lease")
-        specs = [self._spec(r, change.reservations.get(r.id, {})) for r in old.reservations]
+        changes = change.reservations
+        specs = [self._spec(caller, r, changes.get(r.id, {})) for r in old.reservations]
 
-        def draft(look: _PlanInput) -> Lease:
+        def draft(plan_input: _PlanInput) -> Lease:
             planned: list[Reservation] = []
             for reservation, spec in zip(old.reservations, specs, strict=True):
                 others = [*planned, *old.reservations[len(planned) + 1 :]]
                 taken = [a for r in others for a in r.allocations]
-                stock = look.stock.without_holds(old.allocations()).with_holds(taken)
+                snapshot = plan_input.snapshot.without_holds(old.allocations()).with_holds(taken)
                 update = _Update(old, new, now, order, _things(taken))
-                planned.append(self._replan(update, reservation, spec, replace(look, stock=stock)))
+                planned.append(
+                    self._replan(update, reservation, spec, replace(plan_input, snapshot=snapshot))
+                )
             return replace(new, reservations=tuple(planned))
 
         return self._made_sure(draft)
@@ -372,10 +393,10 @@ class Drafts:
         window = next(a.held for a in reservation.allocations if a.host_id == host_id)
         resource = self._resource(reservation.resource_type)
 
-        def draft(look: _PlanInput) -> Lease:
+        def draft(plan_input: _PlanInput) -> Lease:
             others = [a for r in old.reservations if r.id != reservation.id for a in r.allocations]
-            stock = (
-                look.stock.without_holds(old.allocations())
+            snapshot = (
+                plan_input.snapshot.without_holds(old.allocations())
                 .with_holds(others)
                 .excluding_hosts([host_id])
                 .ignoring_spares(())
@@ -384,23 +405,32 @@ class Drafts:
             wish = Wish(
                 reservation.spec, window, old.project_id, left, order, old.id, _things(others)
             )
-            holds = self._plan(resource, wish, replace(look, stock=stock))
+            holds = self._plan(resource, wish, replace(plan_input, snapshot=snapshot))
             moved = replace(reservation, allocations=holds)
             reservations = tuple(moved if r.id == reservation.id else r for r in old.reservations)
             return replace(old, reservations=reservations)
 
         return self._made_sure(draft)
 
-    def _spec(self, reservation: Reservation, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _spec(
+        self, caller: Caller, reservation: Reservation, changes: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         if changes.get("resource_type", reservation.resource_type) != reservation.resource_type:
             raise Conflict("resource_type: a reservation keeps the type it was made with")
         wanted = {k: v for k, v in changes.items() if k != "resource_type"}
         if not wanted:
             return reservation.spec
-        return self._resource(reservation.resource_type).change(reservation, wanted)
+        resource = self._resource(reservation.resource_type)
+        requested = {name: value for name, value in reservation.spec.items() if name != MASKED}
+        spec = resource.change(replace(reservation, spec=requested), wanted)
+        return self._masked(caller, resource, spec)
 
     def _replan(
-        self, update: "_Update", reservation: Reservation, spec: Mapping[str, Any], look: _PlanInput
+        self,
+        update: "_Update",
+        reservation: Reservation,
+        spec: Mapping[str, Any],
+        plan_input: _PlanInput,
     ) -> Reservation:
         held = update.held(reservation, self._context.cleaning())
         had = reservation.allocations
@@ -418,23 +448,23 @@ class Drafts:
             update.old.id,
             update.taken,
         )
-        holds = self._plan(self._resource(reservation.resource_type), wish, look)
-        kept = {(a.host_id, a.thing): a.held for a in cut}
-        holds = tuple(replace(a, held=kept.get((a.host_id, a.thing), a.held)) for a in holds)
+        holds = self._plan(self._resource(reservation.resource_type), wish, plan_input)
+        windows = {(a.host_id, a.thing): a.held for a in cut}
+        holds = tuple(replace(a, held=windows.get((a.host_id, a.thing), a.held)) for a in holds)
         return replace(reservation, spec=spec, allocations=holds)
 
     # Openings.
 
     def openings(
-        self, caller: Caller, asked: Asked, window: Window, until: datetime, most: int
+        self, caller: Caller, request: ResolvedRequest, window: Window, until: datetime, most: int
     ) -> Sequence[Opening]:
         """List the earliest windows of this length, with times as owners see them."""
-        resource, spec = asked
+        resource, spec = request
         held = Window(window.start, window.end + self._context.cleaning())
         wish = Wish(spec, held, caller.project_id)
         ledger = self._context.ledger
-        found = openings(resource, wish, until, ledger.stock(), ledger, most)
-        return [self._named(opening) for opening in found]
+        offers = openings(resource, wish, until, ledger.capacity(), ledger, most)
+        return [self._named(opening) for opening in offers]
 
     def _named(self, opening: Opening) -> Opening:
         """Remove the cleaning time, which owners do not see."""
@@ -446,28 +476,32 @@ class Drafts:
     def _made_sure(
         self, draft: Callable[[_PlanInput], Lease], barren_until: datetime | None = None
     ) -> Lease:
-        stock = self._context.ledger.stock()
-        changes = stock.changes
+        snapshot = self._context.ledger.capacity()
+        changes = snapshot.changes
         try:
-            return draft(_PlanInput(stock, sure=False, barren_until=barren_until))
+            return draft(_PlanInput(snapshot, sure=False, barren_until=barren_until))
         except _Refused as first:
-            again = self._context.ledger.stock(sure=True)
+            again = self._context.ledger.capacity(sure=True)
             # A second plan would give the same result.
-            if again is stock and again.changes == changes:
+            if again is snapshot and again.changes == changes:
                 raise self._explained(*first.args) from None
             return draft(_PlanInput(again, sure=True))
 
-    def _plan(self, resource: Resource, wish: Wish, look: _PlanInput) -> tuple[Allocation, ...]:
+    def _plan(
+        self, resource: Resource, wish: Wish, plan_input: _PlanInput
+    ) -> tuple[Allocation, ...]:
         late = self._late(wish)
         if late:
             with contextlib.suppress(NotEnoughHosts):  # better a host that may be late than none
-                return plan(resource, wish, look.stock.excluding_hosts(late), self._context.ledger)
+                return plan(
+                    resource, wish, plan_input.snapshot.excluding_hosts(late), self._context.ledger
+                )
         try:
-            return plan(resource, wish, look.stock, self._context.ledger)
+            return plan(resource, wish, plan_input.snapshot, self._context.ledger)
         except NotEnoughHosts as refused:
-            if not look.sure:
-                raise _Refused(refused, resource, wish, look) from None
-            raise self._explained(refused, resource, wish, look) from None
+            if not plan_input.sure:
+                raise _Refused(refused, resource, wish, plan_input) from None
+            raise self._explained(refused, resource, wish, plan_input) from None
 
     def _late(self, wish: Wish) -> set[int]:
         """Return the hosts free in the database but not given back yet.
@@ -480,7 +514,7 @@ class Drafts:
         return ledger.late_hosts() - {a.host_id for a in wish.kept if a.host_id is not None}
 
     def _explained(
-        self, refused: NotEnoughHosts, resource: Resource, wish: Wish, look: _PlanInput
+        self, refused: NotEnoughHosts, resource: Resource, wish: Wish, plan_input: _PlanInput
     ) -> NotEnoughHosts:
         """Extend the refusal with the leases in the way, and the earliest fitting window."""
         ledger, details = self._context.ledger, dict(refused.details)
@@ -493,15 +527,15 @@ class Drafts:
         sentences = [refused.message]
         if obstacles:
             sentences.append(
-                f"in the way: {', '.join(_said(obstacle) for obstacle in obstacles[:3])}"
+                f"in the way: {', '.join(_obstacle_text(obstacle) for obstacle in obstacles[:3])}"
             )
         earliest = None
         if not wish.is_active:
             again = replace(wish, reservation=None)
             until = wish.held.start + AHEAD
-            if look.barren_until is None or look.barren_until < until:
-                found = openings(resource, again, until, look.stock, ledger, 1)
-                earliest = self._named(found[0]).window if found else None
+            if plan_input.barren_until is None or plan_input.barren_until < until:
+                offers = openings(resource, again, until, plan_input.snapshot, ledger, 1)
+                earliest = self._named(offers[0]).window if offers else None
             sentences.append(
                 f"it would fit from {_date(earliest.start)} to {_date(earliest.end)} UTC"
                 if earliest
@@ -535,7 +569,7 @@ def _things(allocations: Iterable[Allocation]) -> frozenset[str]:
     return frozenset(allocation.thing for allocation in allocations if allocation.thing is not None)
 
 
-def _said(obstacle: Obstacle) -> str:
+def _obstacle_text(obstacle: Obstacle) -> str:
     whose = f"lease {obstacle.name}" if obstacle.lease_id else "another project's lease"
     return f"{whose} until {_date(obstacle.until)}"
 

@@ -16,10 +16,9 @@ from typing import Any
 
 from holdfast.jobs.job import Kind
 from holdfast.jobs.outbox import OutboxJob, Settings
-from holdfast.leases import dates
-from holdfast.model.lease import BEFORE_END, END, EVENT_TYPES, START, Event, Lease
+from holdfast.model.lease import BEFORE_END, END, EVENT_TYPES, START, Event, Lease, due_times
 from holdfast.model.operation import DONE, ERROR, WAITING, Operation
-from holdfast.ports.publishers import ANNOUNCE, NEWS, Sink, heard_by
+from holdfast.ports.publishers import ANNOUNCE, NEWS, Sink, sinks_for
 from holdfast.runtime.clock import Clock, SystemClock
 
 CREATED, UPDATED, DELETED = "lease.create", "lease.update", "lease.delete"
@@ -58,8 +57,8 @@ class Announcer:
         if sinks and (show is None or settings is None):
             raise TypeError("sinks want to know how leases are shown, and their settings")
         self._show = show
-        self._sinks = heard_by(sinks, NEWS)
-        self._telling = OutboxJob(sinks, settings, clock or SystemClock())
+        self._sinks = sinks_for(sinks, NEWS)
+        self._outbox = OutboxJob(sinks, settings, clock or SystemClock())
 
     def work(self, event_type: str, lease: Lease, now: datetime) -> tuple[Operation, ...]:
         """Make the rows of an event.
@@ -70,13 +69,13 @@ class Announcer:
         if self._show is None or not self._sinks:
             return ()
         message_id = str(uuid.uuid5(_NAMES, _mark(event_type, lease)))
-        told = {
+        event = {
             "message_id": message_id,
             "event_type": event_type,
             "at": now.isoformat(),
             "payload": payload(event_type, lease, now, self._show),
         }
-        return tuple(self._operation(sink, event_type, lease, now, told) for sink in self._sinks)
+        return tuple(self._operation(sink, event_type, lease, now, event) for sink in self._sinks)
 
     def changed(self, old: Lease, new: Lease, now: datetime) -> tuple[Operation, ...]:
         """Make the rows of all events of an owner's update."""
@@ -89,13 +88,13 @@ class Announcer:
     def kinds(self) -> dict[str, Kind]:
         """Return the job kind, also with no sinks: rows written for earlier sinks must still
         end."""
-        return self._telling.kinds()
+        return self._outbox.kinds()
 
     def close(self) -> None:
-        self._telling.close()
+        self._outbox.close()
 
     def _operation(
-        self, sink: str, event_type: str, lease: Lease, now: datetime, told: Mapping[str, Any]
+        self, sink: str, event_type: str, lease: Lease, now: datetime, event: Mapping[str, Any]
     ) -> Operation:
         key = f"announce/{_mark(event_type, lease)}/{sink}"
         return Operation(
@@ -106,7 +105,7 @@ class Announcer:
             sequence=_step(event_type, lease) * len(ORDER) + ORDER.index(event_type),
             due_at=now,
             next_try_at=now,
-            payload={"sink": sink, **told},
+            payload={"sink": sink, **event},
         )
 
 
@@ -120,14 +119,14 @@ def events_of(old: Lease, new: Lease, now: datetime) -> tuple[str, ...]:
 
 def _health(old: Lease, new: Lease) -> tuple[str, ...]:
     """Return the health event; a degraded lease getting worse is degraded again."""
-    if _troubles(new) - _troubles(old) or (new.degraded and not old.degraded):
+    if _faults(new) - _faults(old) or (new.degraded and not old.degraded):
         return (DEGRADED,)
     return (HEALED,) if old.degraded and not new.degraded else ()
 
 
-def _troubles(lease: Lease) -> set[tuple[str, str]]:
-    found = {(r.id, "missing") for r in lease.reservations if r.missing_resources}
-    return found | {(r.id, "changed") for r in lease.reservations if r.resources_changed}
+def _faults(lease: Lease) -> set[tuple[str, str]]:
+    missing = {(r.id, "missing") for r in lease.reservations if r.missing_resources}
+    return missing | {(r.id, "changed") for r in lease.reservations if r.resources_changed}
 
 
 def _step(event_type: str, lease: Lease) -> int:
@@ -183,7 +182,7 @@ def _events(event_type: str, lease: Lease, now: datetime) -> list[Event]:
 
     A change does not read its operations; their status follows from the lease and the time.
     """
-    due = dates.events(lease.start, lease.end, lease.before_end)
+    due = due_times(lease.start, lease.end, lease.before_end)
     return [
         Event("", kind, at, _supposed(event_type, lease, kind, at, now))
         for kind, at in sorted(due.items(), key=lambda item: item[1])

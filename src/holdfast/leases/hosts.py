@@ -12,7 +12,7 @@ from typing import Protocol
 
 from holdfast.jobs.job import Kind, NotYet, Run, Step
 from holdfast.leases.lifecycle import LeaseContext
-from holdfast.leases.pools import ensure
+from holdfast.leases.resources.base import ensure_pool
 from holdfast.model.errors import Conflict, HostInUse, InvalidInput, NotFound
 from holdfast.model.host import RESERVED_NAMES, Host, same
 from holdfast.model.operation import Operation
@@ -22,7 +22,7 @@ from holdfast.ports.ledger import Work
 
 ENROL, WITHDRAW, RETURN = "host_enrol", "host_withdraw", "host_return"
 #: Seconds between checks of a failed host: at first, and at most.
-LOOK_S, RARELY_S = 10.0, 300.0
+POLL_S, RARELY_S = 10.0, 300.0
 #: Seconds that the claim must cover for a write.
 HOLD_S = 10.0
 LONGEST_KEY = 64
@@ -132,12 +132,12 @@ class _HostWork:
 
     def _add(self, run: Run, pool_name: str, metadata: Mapping[str, str]) -> str:
         pools, name = self.context.effects(run).cloud.pools, run.operation.payload["service_host"]
-        pools.add_host(ensure(pools, pool_name, metadata).id, name)
+        pools.add_host(ensure_pool(pools, pool_name, metadata).id, name)
         return f"{name}: add_host {pool_name}"
 
     def _remove(self, run: Run, pool_name: str, metadata: Mapping[str, str]) -> str:
         pools, name = self.context.effects(run).cloud.pools, run.operation.payload["service_host"]
-        pools.remove_host(ensure(pools, pool_name, metadata).id, name)
+        pools.remove_host(ensure_pool(pools, pool_name, metadata).id, name)
         return f"{name}: remove_host {pool_name}"
 
     def if_there(self, step: Callable[[Run], str]) -> Callable[[Run], str]:
@@ -232,7 +232,7 @@ class HostReturn(_HostWork):
     def _pause(self, run: Run) -> float:
         """Return the pause: longer the longer the failure lasts; `let_back` expedites the job."""
         age = (self.context.ledger.now() - run.operation.due_at).total_seconds()
-        return min(max(LOOK_S, age / 10), RARELY_S)
+        return min(max(POLL_S, age / 10), RARELY_S)
 
     def join_if_free(self, run: Run) -> str:
         if any(self.context.ledger.holders(self._host(run).id).values()):
@@ -331,8 +331,8 @@ class HostsRefresh:
                 self._read_one(cloud, host)
                 if ledger.now() >= until:
                     raise NotYet(f"{self._round} so far", 0.1)
-        said, self._round = str(self._round), _Round()
-        raise NotYet(said, self._settings.host_refresh_s)
+        sentence, self._round = str(self._round), _Round()
+        raise NotYet(sentence, self._settings.host_refresh_s)
 
     def _read_one(self, cloud: Cloud, host: Host) -> None:
         """Read a host from the cloud; after a DriverError the next run continues with the next

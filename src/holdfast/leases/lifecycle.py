@@ -11,8 +11,7 @@ from typing import Protocol
 from holdfast.jobs.job import Kind, NotYet, Run, Step, guarded
 from holdfast.leases.events import Announcer
 from holdfast.leases.policy import Enforcement
-from holdfast.leases.pools import KnownPools
-from holdfast.leases.resources.base import Effect, EffectContext, Options, Resource
+from holdfast.leases.resources.base import Effect, EffectContext, Options, PoolIds, Resource
 from holdfast.model.errors import NotFound
 from holdfast.model.lease import (
     APPLY,
@@ -89,14 +88,14 @@ class LeaseContext:
     freepool: str = "freepool"
     announcer: Announcer = field(default_factory=Announcer)
     enforcement: Enforcement = field(default_factory=Enforcement)
-    known: KnownPools = field(default_factory=KnownPools)
+    pool_ids: PoolIds = field(default_factory=PoolIds)
 
     def effects(self, run: Run) -> EffectContext:
         return EffectContext(
             cloud=guarded(self.cloud, run.hold),
             ledger=self.ledger,
             calls=self.calls,
-            known=self.known,
+            pool_ids=self.pool_ids,
             freepool=self.freepool,
             options=self.settings,
         )
@@ -136,7 +135,13 @@ class _LeaseWork:
         return effects
 
     def save(
-        self, run: Run, new: Lease, say: str, work: Work | None = None, event: str = ""
+        self,
+        run: Run,
+        new: Lease,
+        say: str,
+        work: Work | None = None,
+        event: str = "",
+        is_repair: bool = False,
     ) -> None:
         """Save the lease, and its events, in the same transaction."""
         old, now = self.lease(run), self.context.ledger.now()
@@ -144,7 +149,9 @@ class _LeaseWork:
         if event:
             operations += self.context.announcer.work(event, new, now)
         work = _with(work or Work(), *operations)
-        run.memo["lease"] = self.context.ledger.save(old, new, claim=run.claim, say=say, work=work)
+        run.memo["lease"] = self.context.ledger.save(
+            old, new, claim=run.claim, say=say, work=work, is_repair=is_repair
+        )
 
     def each(self, act: Act) -> Callable[[Run], str]:
         """Make a step: call `act` with the resource of every reservation.
@@ -163,13 +170,13 @@ class _LeaseWork:
                 except NotYet as more:
                     late.append(more)
                     results.append(Effect(more.sentence))
-            said = "; ".join(effect.sentence for effect in results)
+            sentence = "; ".join(effect.sentence for effect in results)
             new = after(lease, results)
             if new != lease:
-                self.save(run, new, said if new.degraded != lease.degraded else "")
+                self.save(run, new, sentence if new.degraded != lease.degraded else "")
             if late:
-                raise min(late, key=lambda one: one.seconds)
-            return said or "the lease has no reservations"
+                raise min(late, key=lambda delay: delay.seconds)
+            return sentence or "the lease has no reservations"
 
         return step
 
@@ -179,7 +186,7 @@ class _LeaseWork:
         past: str = "",
         say: bool = True,
         reservations: str | None = None,
-        tell: bool = False,
+        publish: bool = False,
     ) -> Callable[[Run], str]:
         """Make a step: move the lease along a path of states, from the current state.
 
@@ -191,14 +198,14 @@ class _LeaseWork:
             new = old if old.status == past else along(old, path)
             if reservations:
                 new = new.move_reservations(reservations)
-            said = f"lease {old.name} is {new.status}"
+            sentence = f"lease {old.name} is {new.status}"
             if new != old:
-                work, event = Work(), event_name(self.name) if tell else ""
-                if tell and self.name == END:
+                work, event = Work(), event_name(self.name) if publish else ""
+                if publish and self.name == END:
                     ended = self.context.enforcement.end_work(old, self.context.ledger.now())
                     work = Work(add=tuple(ended))
-                self.save(run, new, said if say else "", work, event)
-            return said
+                self.save(run, new, sentence if say else "", work, event)
+            return sentence
 
         return step
 
@@ -241,7 +248,9 @@ class LeaseStart(_LeaseWork):
             Step("prepare", self.each(lambda resource: resource.prepare), pre_due=True),
             Step("begin", self.move("STARTING", past="ACTIVE", say=False), recorded=False),
             Step("start", self.each(lambda resource: resource.start), recorded=False),
-            Step("active", self.move("ACTIVE", reservations="active", tell=True), recorded=False),
+            Step(
+                "active", self.move("ACTIVE", reservations="active", publish=True), recorded=False
+            ),
             Step("settle", self.each(lambda resource: resource.settle), recorded=False),
         )
 
@@ -276,16 +285,17 @@ class LeaseApply(_Aside):
     def say(self, run: Run) -> str:
         """Record the applied change; the resync job finds the lease by its time of change."""
         lease = self.lease(run)
-        said = f"lease {lease.name} has what it was changed to"
-        self.save(run, lease, said)
-        return said
+        sentence = f"lease {lease.name} has the change applied"
+        self.save(run, lease, sentence)
+        return sentence
 
     def failed(self, run: Run, why: str) -> None:
         """Flag the lease degraded; the owner then sees the missing hosts."""
         super().failed(run, why)
         old = self.lease(run)
         short = tuple(replace(r, missing_resources=True) for r in old.reservations)
-        self.save(run, replace(old, degraded=True, reservations=short), f"not all joined: {why}")
+        new = replace(old, degraded=True, reservations=short)
+        self.save(run, new, f"not all joined: {why}", is_repair=True)
 
 
 class LeaseBeforeEnd(_Aside):
@@ -305,7 +315,7 @@ class LeaseBeforeEnd(_Aside):
         self.save(
             run, lease, "", Work(put=operations)
         )  # a second attempt finds the rows of the first
-        return "those who want to hear of it will"
+        return "the event is in the outbox"
 
 
 class LeaseEnd(_LeaseWork):
@@ -321,7 +331,7 @@ class LeaseEnd(_LeaseWork):
             Step("end", self.each(lambda resource: resource.end), recorded=False),
             Step(
                 "terminated",
-                self.move("TERMINATED", reservations="deleted", tell=True),
+                self.move("TERMINATED", reservations="deleted", publish=True),
                 recorded=False,
             ),
         )
@@ -339,14 +349,14 @@ class LeaseDelete(_LeaseWork):
             lease = self.lease(run)
         except NotFound:
             return "the lease is gone"
-        said, now = f"lease {lease.name} deleted", self.context.ledger.now()
+        sentence, now = f"lease {lease.name} deleted", self.context.ledger.now()
         operations = self.context.announcer.work("lease.delete", lease, now)
         work = Work(add=tuple(operations))
         # `put`: for a lease without reservations nothing shows whether its end was already
         # announced.
         work = replace(work, put=(*work.put, *self.context.enforcement.end_work(lease, now)))
-        self.context.ledger.erase(lease, claim=run.claim, say=said, work=work)
-        return said
+        self.context.ledger.erase(lease, claim=run.claim, say=sentence, work=work)
+        return sentence
 
 
 def lease_work(

@@ -29,7 +29,7 @@ _Counts = NDArray[np.intp]
 
 
 def openings(
-    request: HostRequest, until: float, stock: CapacitySnapshot, most: int
+    request: HostRequest, until: float, snapshot: CapacitySnapshot, most: int
 ) -> Sequence[tuple[float, int]]:
     """Return starts up to `until` with the number of available hosts, at most `request.high`.
 
@@ -37,15 +37,15 @@ def openings(
     again after a shortage, and when the full number, or twice the number of any offer before,
     is free.
     """
-    hosts = matching(request, stock)
+    hosts = matching(request, snapshot)
     if len(hosts) < request.low:
         return ()
     offers = _Offers(request)
-    for begin, counts in _counted(*_stays(request, until, stock.gaps(hosts))):
-        offers.take(begin, counts, most)
-        if len(offers.found) >= most:
+    for begin, counts in _counted(*_stays(request, until, snapshot.gaps(hosts))):
+        offers.add(begin, counts, most)
+        if len(offers.starts) >= most:
             break
-    return offers.found
+    return offers.starts
 
 
 def _stays(request: HostRequest, until: float, gaps: Iterable[Gaps]) -> tuple[_Minutes, _Minutes]:
@@ -92,15 +92,15 @@ class _Offers:
         self._since = request.start
         self._low, self._high = max(request.low, 1), request.high
         self._best = 0
-        self.found: list[tuple[float, int]] = []
+        self.starts: list[tuple[float, int]] = []
 
-    def take(self, begin: int, counts: _Counts, most: int) -> None:
+    def add(self, begin: int, counts: _Counts, most: int) -> None:
         enough = counts >= self._low
         again = np.flatnonzero(enough[1:] & ~enough[:-1])
         amounts = np.minimum(counts[1:], self._high)
         top = np.maximum.accumulate(amounts)
         position = 0
-        while len(self.found) < most:
+        while len(self.starts) < most:
             place = int(np.searchsorted(again, position))
             position = int(again[place]) if place < len(again) else len(amounts)
             if self._best < self._high:
@@ -114,4 +114,4 @@ class _Offers:
     def _offer(self, minute: int, amount: int) -> None:
         at = (self._since // MINUTE_S + minute) * MINUTE_S if minute else self._since
         self._best = max(self._best, amount)
-        self.found.append((at, amount))
+        self.starts.append((at, amount))

@@ -32,8 +32,11 @@ EXPRESSIONS = ("hypervisor_properties", "resource_properties")
 #: Fields of the request, and the fact of the host for each.
 LABELS = {"region": "region", "availability_zone": "availability_zone"}
 AMOUNTS = {"vcpus": "cpu_cores", "memory_mb": "free_ram_mb", "local_gb": "free_disk_gb"}
+#: Field of a resolved spec: the private properties that the request names and its caller may not
+#: see. To these conditions no host has such a property.
+MASKED = "masked"
 #: Longest quote of a condition in a refusal.
-MAX_SAID = 120
+MAX_TEXT = 120
 #: Number of different facts of hosts for which a condition caches its result.
 MOST_REMEMBERED = 100
 
@@ -46,11 +49,18 @@ class Condition:
     test: Callable[[Host], bool] = field(compare=False)
     keys: frozenset[str] = frozenset()  # properties that a host may lack
     source: str = ""  # the exact request, where two requests may have the same text
+    masked: frozenset[str] = frozenset()  # properties read as missing; matches are cached by it
 
 
 def conditions(spec: Mapping[str, Any]) -> tuple[Condition, ...]:
     """Return the conditions of a normalised spec, also of a spec stored by an older version."""
     return tuple(_conditions(spec))
+
+
+def properties(wanted: Iterable[Condition]) -> frozenset[str]:
+    """Return the properties that the conditions read; of a path into JSON also its first name."""
+    keys = frozenset(key for condition in wanted for key in condition.keys)
+    return keys | {key.split(":", 1)[0] for key in keys}
 
 
 def matches(host: Host, wanted: Sequence[Condition]) -> bool:
@@ -64,11 +74,12 @@ def _conditions(spec: Mapping[str, Any]) -> Iterator[Condition]:
     for name, fact in AMOUNTS.items():
         if spec.get(name):
             yield _amount(name, fact, int(spec[name]))
+    masked = frozenset(spec.get(MASKED) or ())
     for key, text in (spec.get("capabilities") or {}).items():
-        yield _capability(key, text)
+        yield _capability(key, text, masked)
     for name in EXPRESSIONS:
         for part in expression.parse(spec.get(name) or "", name).parts:
-            yield _property(part)
+            yield _property(part, masked)
 
 
 def _label(name: str, fact: str, wanted: str) -> Condition:
@@ -81,25 +92,25 @@ def _amount(name: str, fact: str, wanted: int) -> Condition:
     return Condition(text, lambda host: host.amount(fact) >= wanted)
 
 
-def _capability(key: str, text: str) -> Condition:
+def _capability(key: str, text: str, masked: frozenset[str]) -> Condition:
     name, test = expression.path(key), expression.parse_spec(text, key)
     names = [name] if ":" not in name else [name, name.split(":", 1)[0]]
 
     def test_facts(facts: expression.Facts) -> bool:
-        found = expression.value(facts.get, name)
-        return found is not None and test(found)
+        fact = expression.value(facts.get, name)
+        return fact is not None and test(fact)
 
-    passes = _remembering(names, test_facts)
-    return Condition(_short(f"{name} {text}"), passes, frozenset([name]), text)
+    passes = _remembering(names, test_facts, masked)
+    return Condition(_short(f"{name} {text}"), passes, frozenset([name]), text, masked)
 
 
-def _property(part: expression.Expression) -> Condition:
-    passes = _remembering(sorted(part.keys), part.matches)
-    return Condition(_short(part.text), passes, part.keys, part.source)
+def _property(part: expression.Expression, masked: frozenset[str]) -> Condition:
+    passes = _remembering(sorted(part.keys), part.matches, masked)
+    return Condition(_short(part.text), passes, part.keys, part.source, masked)
 
 
 def _remembering(
-    names: Sequence[str], test: Callable[[expression.Facts], bool]
+    names: Sequence[str], test: Callable[[expression.Facts], bool], masked: frozenset[str]
 ) -> Callable[[Host], bool]:
     """Wrap a test of these facts in a cache.
 
@@ -108,20 +119,20 @@ def _remembering(
     verdicts: dict[tuple[Any, ...], bool] = {}
 
     def passes(host: Host) -> bool:
-        said = tuple([host.fact(name) for name in names])
-        verdict = verdicts.get(said)
+        values = tuple([None if name in masked else host.fact(name) for name in names])
+        verdict = verdicts.get(values)
         if verdict is None:
-            known = zip(names, said, strict=True)
-            verdict = test({name: fact for name, fact in known if fact is not None})
+            facts = zip(names, values, strict=True)
+            verdict = test({name: fact for name, fact in facts if fact is not None})
             if len(verdicts) < MOST_REMEMBERED:
-                verdicts[said] = verdict
+                verdicts[values] = verdict
         return verdict
 
     return passes
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MAX_SAID else f"{text[: MAX_SAID - 1]}…"
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
 
 
 #: Which of two equally good hosts is taken first: the one with the smaller number. By id,
@@ -176,52 +187,54 @@ class _Candidate:
     rest: tuple[float, float]  # the unused rest of the gap around the lease; smaller is better
 
 
-def choose(request: HostRequest, stock: CapacitySnapshot, order: Order = BY_ID) -> Choice | Refusal:
+def choose(
+    request: HostRequest, snapshot: CapacitySnapshot, order: Order = BY_ID
+) -> Choice | Refusal:
     """Choose hosts: kept hosts first, then the best fit in time, then by `order`."""
-    kept = [host_id for host_id in request.keep if _can_stay(request, stock, host_id)]
+    kept = [host_id for host_id in request.keep if _can_stay(request, snapshot, host_id)]
     if request.must_keep and len(kept) < len(request.keep):
-        return _cannot_stay(request, stock, kept)
+        return _cannot_stay(request, snapshot, kept)
     wanted = max(request.high, len(kept)) if request.must_keep else request.high
     kept = kept[:wanted]
     more = wanted - len(kept)
-    hosts = matching(request, stock)
-    candidates = list(_candidates(request, hosts, stock, set(kept), more, order)) if more else []
+    hosts = matching(request, snapshot)
+    candidates = list(_candidates(request, hosts, snapshot, set(kept), more, order)) if more else []
     if len(kept) + len(candidates) < request.low:
-        return _too_few(request, hosts, stock, len(kept) + len(candidates))
+        return _too_few(request, hosts, snapshot, len(kept) + len(candidates))
     chosen = arranged(
-        request, [stock.hosts[i] for i in kept], _ranked(candidates, more, order), more
+        request, [snapshot.hosts[i] for i in kept], _ranked(candidates, more, order), more
     )
     return Choice((*kept, *(host.id for host in chosen)))
 
 
-def matching(request: HostRequest, stock: CapacitySnapshot) -> Sequence[Host]:
+def matching(request: HostRequest, snapshot: CapacitySnapshot) -> Sequence[Host]:
     """List the matching hosts, cached by conditions."""
-    return _meeting(request.conditions, stock)
+    return _meeting(request.conditions, snapshot)
 
 
-def _meeting(wanted: tuple[Condition, ...], stock: CapacitySnapshot) -> Sequence[Host]:
+def _meeting(wanted: tuple[Condition, ...], snapshot: CapacitySnapshot) -> Sequence[Host]:
     """Match condition by condition: a refusal says how many hosts each condition removed."""
     if not wanted:
-        return stock.matching((), lambda _host: True)
-    return stock.matching(wanted, wanted[-1].test, lambda: _meeting(wanted[:-1], stock))
+        return snapshot.matching((), lambda _host: True)
+    return snapshot.matching(wanted, wanted[-1].test, lambda: _meeting(wanted[:-1], snapshot))
 
 
 # Candidates.
 
 
-def _can_stay(request: HostRequest, stock: CapacitySnapshot, host_id: int) -> bool:
-    host = stock.hosts.get(host_id)
+def _can_stay(request: HostRequest, snapshot: CapacitySnapshot, host_id: int) -> bool:
+    host = snapshot.hosts.get(host_id)
     return (
         host is not None
         and matches(host, request.conditions)
-        and stock.line(host_id).is_free(request.start, request.end)
+        and snapshot.line(host_id).is_free(request.start, request.end)
     )
 
 
 def _candidates(
     request: HostRequest,
     hosts: Sequence[Host],
-    stock: CapacitySnapshot,
+    snapshot: CapacitySnapshot,
     besides: set[int],
     more: int,
     order: Order,
@@ -229,16 +242,16 @@ def _candidates(
     """Yield free hosts: all of a few; of many, until there are enough to choose from."""
     everything = len(hosts) <= FEW or request.spread or request.pack
     enough = len(hosts) if everything else 4 * more + 64
-    looked_at: Iterable[Host] = _some_then_free(request, _from(hosts, order), stock)
+    looked_at: Iterable[Host] = _some_then_free(request, _from(hosts, order), snapshot)
     if enough > SOME:
-        looked_at = free = stock.free(_from(hosts, order), request.start, request.end)
+        looked_at = free = snapshot.free(_from(hosts, order), request.start, request.end)
         # Too few: no need to compare them.
         if len(besides.union(host.id for host in free)) < request.low:
             yield from (_Candidate(host, (0.0, 0.0)) for host in free if host.id not in besides)
             return
     perfect = 0
     for host in looked_at:
-        gap = stock.line(host.id).gap(request.start, request.end)
+        gap = snapshot.line(host.id).gap(request.start, request.end)
         if gap is None or host.id in besides:
             continue
         rest = _rest(request, gap)
@@ -258,13 +271,13 @@ def _from(hosts: Sequence[Host], order: Order) -> Sequence[Host]:
 
 
 def _some_then_free(
-    request: HostRequest, hosts: Sequence[Host], stock: CapacitySnapshot
+    request: HostRequest, hosts: Sequence[Host], snapshot: CapacitySnapshot
 ) -> Iterator[Host]:
     """Yield some hosts to check one by one, then the free hosts among the rest."""
     yield from hosts[:SOME]
     others = hosts[SOME:]
     if others:
-        yield from stock.free(others, request.start, request.end)
+        yield from snapshot.free(others, request.start, request.end)
 
 
 def _rest(request: HostRequest, gap: tuple[float, float]) -> tuple[float, float]:
@@ -282,13 +295,13 @@ def _rest(request: HostRequest, gap: tuple[float, float]) -> tuple[float, float]
 # Choice.
 
 
-def _ranked(found: Sequence[_Candidate], more: int, order: Order) -> list[Host]:
+def _ranked(candidates: Sequence[_Candidate], more: int, order: Order) -> list[Host]:
     """Rank the candidates, best first; with rivals, good ones in random order."""
-    by_rest = sorted(found, key=lambda one: (one.rest, one.host.id))
+    by_rest = sorted(candidates, key=lambda candidate: (candidate.rest, candidate.host.id))
     if order is not BY_ID:
         good = by_rest[: 4 * more + 64]
-        by_rest[: len(good)] = sorted(good, key=lambda one: order(one.host.id))
-    return [one.host for one in by_rest]
+        by_rest[: len(good)] = sorted(good, key=lambda candidate: order(candidate.host.id))
+    return [candidate.host for candidate in by_rest]
 
 
 def arranged(
@@ -313,14 +326,14 @@ def _spread(kept: Sequence[Host], ranked: Sequence[Host], more: int, by: str) ->
     groups: dict[str, list[Host]] = {}
     for host in ranked:
         groups.setdefault(_plan_label(host, by), []).append(host)
-    turns = [(used[label], rank, label, 0) for rank, label in enumerate(groups)]
-    heapq.heapify(turns)
+    queue = [(used[label], rank, label, 0) for rank, label in enumerate(groups)]
+    heapq.heapify(queue)
     chosen: list[Host] = []
-    while turns and len(chosen) < more:
-        taken, rank, label, position = heapq.heappop(turns)
+    while queue and len(chosen) < more:
+        taken, rank, label, position = heapq.heappop(queue)
         chosen.append(groups[label][position])
         if position + 1 < len(groups[label]):
-            heapq.heappush(turns, (taken + 1, rank, label, position + 1))
+            heapq.heappush(queue, (taken + 1, rank, label, position + 1))
     return chosen
 
 
@@ -349,54 +362,57 @@ def _next_group(groups: dict[str, list[Host]], used: set[str], more: int) -> str
 # Refusals.
 
 
-def _cannot_stay(request: HostRequest, stock: CapacitySnapshot, kept: Sequence[int]) -> Refusal:
+def _cannot_stay(request: HostRequest, snapshot: CapacitySnapshot, kept: Sequence[int]) -> Refusal:
     lost = [host_id for host_id in request.keep if host_id not in kept]
-    named = ", ".join(stock.hosts[i].name for i in lost if i in stock.hosts) or "one of its hosts"
+    named = (
+        ", ".join(snapshot.hosts[i].name for i in lost if i in snapshot.hosts) or "one of its hosts"
+    )
     sentence = f"the lease is active and {named} cannot stay with it in that window"
     return Refusal(sentence, busy=tuple(lost[:MOST_BUSY]))
 
 
 def _too_few(
-    request: HostRequest, hosts: Sequence[Host], stock: CapacitySnapshot, free: int
+    request: HostRequest, hosts: Sequence[Host], snapshot: CapacitySnapshot, free: int
 ) -> Refusal:
-    removed = _removed(request, stock)
-    said = ", ".join(f"{text} removed {count}" for text, count in removed if count)
-    lacking = _lacking(request, stock)
+    removed = _removed(request, snapshot)
+    removals = ", ".join(f"{text} removed {count}" for text, count in removed if count)
+    lacking = _lacking(request, snapshot)
     return Refusal(
-        f"{request.low} asked for; of {len(stock.hosts)} hosts {len(hosts)} match"
-        f"{f' ({said})' if said else ''}"
+        f"{request.low} asked for; of {len(snapshot.hosts)} hosts {len(hosts)} match"
+        f"{f' ({removals})' if removals else ''}"
         f" and {free} of those {'is' if free == 1 else 'are'} free in the window"
         f"{f'; no host has {lacking}' if lacking else ''}",
         conditions=removed,
         matching=len(hosts),
         free=free,
-        busy=_in_the_way(request, hosts, stock),
+        busy=_in_the_way(request, hosts, snapshot),
     )
 
 
-def _removed(request: HostRequest, stock: CapacitySnapshot) -> tuple[tuple[str, int], ...]:
+def _removed(request: HostRequest, snapshot: CapacitySnapshot) -> tuple[tuple[str, int], ...]:
     """Count the hosts that each condition removed from those left by the conditions before."""
-    found: list[tuple[str, int]] = []
-    left = len(stock.hosts)
+    removals: list[tuple[str, int]] = []
+    left = len(snapshot.hosts)
     for position, condition in enumerate(request.conditions, start=1):
-        before, left = left, len(_meeting(request.conditions[:position], stock))
-        found.append((condition.text, before - left))
-    return tuple(found)
+        before, left = left, len(_meeting(request.conditions[:position], snapshot))
+        removals.append((condition.text, before - left))
+    return tuple(removals)
 
 
-def _lacking(request: HostRequest, stock: CapacitySnapshot) -> str:
+def _lacking(request: HostRequest, snapshot: CapacitySnapshot) -> str:
     """Return the first requested property missing on every host; most likely a typo."""
     keys = sorted({key.split(":", 1)[0] for c in request.conditions for key in c.keys})
+    masked = frozenset(name for c in request.conditions for name in c.masked)
     for key in keys:
-        if all(host.fact(key) is None for host in stock.hosts.values()):
+        if key in masked or all(host.fact(key) is None for host in snapshot.hosts.values()):
             return key
     return ""
 
 
 def _in_the_way(
-    request: HostRequest, hosts: Sequence[Host], stock: CapacitySnapshot
+    request: HostRequest, hosts: Sequence[Host], snapshot: CapacitySnapshot
 ) -> tuple[int, ...]:
-    first = stock.first_back(hosts, request.start, request.end, MOST_BUSY)
+    first = snapshot.first_back(hosts, request.start, request.end, MOST_BUSY)
     return tuple(host.id for host in first)
 
 

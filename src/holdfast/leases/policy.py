@@ -27,12 +27,12 @@ from stevedore import driver
 
 from holdfast.jobs.job import Kind, Run, Step
 from holdfast.model import lease as lease_model
-from holdfast.model.caller import Caller
 from holdfast.model.errors import DriverError, EnforcementRefused, Unavailable
 from holdfast.model.host import Host
 from holdfast.model.lease import Lease
 from holdfast.model.operation import Operation
 from holdfast.ports.ledger import Limits
+from holdfast.ports.manager import Caller
 
 ON_END = "enforce_on_end"
 GROUP = "holdfast.enforcement"
@@ -120,21 +120,21 @@ class Enforcement:
     def check_create(self, caller: Caller, lease: Lease) -> None:
         """Run all filters on a new lease; EnforcementRefused, or Unavailable if a filter cannot
         decide."""
-        self._ask(lambda one, hosts: one.check_create(caller, lease, hosts))
+        self._run_filters(lambda filter_, hosts: filter_.check_create(caller, lease, hosts))
 
     def check_update(self, caller: Caller, old: Lease, new: Lease) -> None:
         """Run all filters on a change; a new name or before-end time needs no check."""
         if _matter(old) != _matter(new):
-            self._ask(lambda one, hosts: one.check_update(caller, old, new, hosts))
+            self._run_filters(lambda filter_, hosts: filter_.check_update(caller, old, new, hosts))
 
     def limits(self, project_id: str) -> Limits | None:
         """Return the quota of the project; None without limits."""
         own = self._settings
-        found = {"leases": own.max_leases, "hosts": own.max_hosts, "host_hours": own.max_host_hours}
+        quota = {"leases": own.max_leases, "hosts": own.max_hosts, "host_hours": own.max_host_hours}
         for project, numbers in own.quota_overrides:
             if project == project_id:
-                found.update(numbers)
-        limits = {name: number for name, number in found.items() if number >= 0}
+                quota.update(numbers)
+        limits = {name: number for name, number in quota.items() if number >= 0}
         return Limits(**limits) if limits else None
 
     def end_work(self, lease: Lease, now: datetime) -> tuple[Operation, ...]:
@@ -168,7 +168,7 @@ class Enforcement:
 
     def enders(self) -> list[Filter]:
         filters = [self._find(name) for name in self._names()]
-        return [one for one in filters if one.wants_end]
+        return [filter_ for filter_ in filters if filter_.wants_end]
 
     def _names(self) -> list[str]:
         return list(dict.fromkeys(self._settings.enabled_filters))
@@ -183,7 +183,7 @@ class Enforcement:
         except DriverError:
             return True
 
-    def _ask(self, question: Callable[[Filter, Mapping[int, Host]], None]) -> None:
+    def _run_filters(self, question: Callable[[Filter, Mapping[int, Host]], None]) -> None:
         names = self._names()
         hosts = self.hosts() if names else {}
         for name in names:
@@ -191,7 +191,7 @@ class Enforcement:
                 question(self._find(name), hosts)
             except DriverError as away:
                 raise Unavailable(
-                    f"{away.message}; whether the lease is allowed cannot be said now: nothing was"
+                    f"{away.message}; no decision about the lease is possible now: nothing was"
                     " changed, try again in a while"
                 ) from away
 
@@ -208,17 +208,17 @@ class _OnEnd:
 
     def steps(self) -> Sequence[Step]:
         return tuple(
-            Step(ender.name, functools.partial(self._tell, ender))
+            Step(ender.name, functools.partial(self._inform, ender))
             for ender in self._enforcement.enders()
         )
 
-    def _tell(self, one: Filter, run: Run) -> str:
+    def _inform(self, filter_: Filter, run: Run) -> str:
         payload = run.operation.payload
         lease = lease_model.from_plain(payload["lease"])
-        run.hold(one.longest_s)
+        run.hold(filter_.longest_s)
         hosts = self._enforcement.hosts()
-        one.on_end(lease, hosts, datetime.fromisoformat(payload["ended_at"]))
-        return f"{one.name} knows that lease {lease.name} is over"
+        filter_.on_end(lease, hosts, datetime.fromisoformat(payload["ended_at"]))
+        return f"{filter_.name} knows that lease {lease.name} is over"
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return None
@@ -235,8 +235,8 @@ def load(conf: Any, hosts: Callable[[], Mapping[int, Host]]) -> Enforcement:
 
     def find(name: str) -> Filter:
         try:
-            found: Any = driver.DriverManager(GROUP, name, invoke_on_load=False)
-            made: Filter = found.driver(conf)
+            manager: Any = driver.DriverManager(GROUP, name, invoke_on_load=False)
+            made: Filter = manager.driver(conf)
         except Exception as error:  # stevedore raises any exception of the plugin's import
             why = f"[enforcement] enabled_filters: {name} cannot be loaded: {error}"
             raise DriverError("enforcement", why, retryable=True) from error
@@ -292,13 +292,13 @@ class MaxDuration(Lenient):
         most = timedelta(seconds=own.max_lease_duration)
         if lease.end - lease.start > most:
             raise EnforcementRefused(
-                f"lease {lease.name} would last {_said(lease.end - lease.start)}, and"
-                f" {_said(most)} is the longest allowed: let it end by"
+                f"lease {lease.name} would last {_duration(lease.end - lease.start)}, and"
+                f" {_duration(most)} is the longest allowed: let it end by"
                 f" {lease.start + most:%Y-%m-%d %H:%M} UTC"
             )
 
 
-def _said(span: timedelta) -> str:
+def _duration(span: timedelta) -> str:
     hours, minutes = divmod(int(span.total_seconds()) // 60, 60)
     days, hours = divmod(hours, 24)
     parts = ((days, "d"), (hours, "h"), (minutes, "min"))

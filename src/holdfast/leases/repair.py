@@ -12,7 +12,6 @@ host while it is down, and if it comes back the reservation is whole again.
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -22,15 +21,16 @@ from holdfast.jobs.job import Kind, NotYet, Run, Step, never_ending
 from holdfast.leases.hosts import Hosts
 from holdfast.leases.lifecycle import LOST, LeaseContext, lease_work
 from holdfast.leases.repair_planner import AffectedReservation, RepairResult, plan_repair
-from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, HoldfastError, NotFound, StaleWrite
 from holdfast.model.host import Host
 from holdfast.model.lease import APPLY, END, Allocation, Lease, Reservation
 from holdfast.model.operation import Operation
 from holdfast.nova.names import SERVER_LEASE
 from holdfast.ports.ledger import Change, Work
-from holdfast.ports.manager import RepairMove, RepairReport
+from holdfast.ports.manager import Caller, RepairMove, RepairReport
 from holdfast.recovery import mass_failure
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.threads import PeriodicTask
 
 # Affected reservations, and leases after a repair plan, as pure functions.
 
@@ -68,17 +68,17 @@ def affected_reservations(
     return reservations
 
 
-def repaired(lease: Lease, mended: Iterable[RepairResult], failed: Collection[int]) -> Lease:
+def repaired(lease: Lease, results: Iterable[RepairResult], failed: Collection[int]) -> Lease:
     """Return the lease with replacements, and with flags for the owner."""
-    by_id = {repair_result.hurt.reservation.id: repair_result for repair_result in mended}
+    by_id = {result.affected.reservation.id: result for result in results}
 
     def after(reservation: Reservation) -> Reservation:
-        one = by_id.get(reservation.id)
-        if one is None and LOST not in reservation.made:
+        result = by_id.get(reservation.id)
+        if result is None and LOST not in reservation.made:
             return reservation  # beyond the horizon: not planned yet
-        if one is not None and one.found:
-            allocations = (*one.kept, *_left(one), *one.found)
-            changed = reservation.resources_changed or one.hurt.is_active
+        if result is not None and result.replacements:
+            allocations = (*result.kept, *_left(result), *result.replacements)
+            changed = reservation.resources_changed or result.affected.is_active
             reservation = replace(reservation, allocations=allocations, resources_changed=changed)
         return _flagged(reservation, failed)
 
@@ -93,8 +93,8 @@ def _flagged(reservation: Reservation, failed: Collection[int]) -> Reservation:
     A flag set for another reason stays.
     """
     lost = sorted({i for i in reservation.host_ids() if i in failed})
-    known = reservation.made.get(LOST)
-    if lost == (known or []):
+    recorded = reservation.made.get(LOST)
+    if lost == (recorded or []):
         return reservation
     made = {name: value for name, value in reservation.made.items() if name != LOST}
     if lost:
@@ -104,14 +104,14 @@ def _flagged(reservation: Reservation, failed: Collection[int]) -> Reservation:
     return replace(reservation, missing_resources=bool(made.pop(BEFORE, False)), made=made)
 
 
-def _left(mended: RepairResult) -> tuple[Allocation, ...]:
+def _left(result: RepairResult) -> tuple[Allocation, ...]:
     """Return the lost allocations without a replacement."""
-    found = sum(a.slots or 1 for a in mended.found)
+    replaced = sum(a.slots or 1 for a in result.replacements)
     left: list[Allocation] = []
-    for allocation in mended.hurt.lost:
+    for allocation in result.affected.lost:
         units = allocation.slots or 1
-        gone = min(units, found)
-        found -= gone
+        gone = min(units, replaced)
+        replaced -= gone
         if gone == 0:
             left.append(allocation)
         elif gone < units:
@@ -132,18 +132,18 @@ def held_back(
 
     In racks and zones in `lifted` no host waits.
     """
-    known = {host.id: host for host in hosts}
-    domain = {i: host.rack or host.zone for i, host in known.items()}
-    seen = [mass_failure.Seen(domain[i], i in failed) for i in known]
+    by_id = {host.id: host for host in hosts}
+    domain = {i: host.rack or host.zone for i, host in by_id.items()}
+    fleet = [mass_failure.FleetHost(domain[i], i in failed) for i in by_id]
     verdicts = {
         name: verdict
-        for name, verdict in mass_failure.judge(seen, limits).items()
-        if verdict.what in (mass_failure.HOLD, mass_failure.STOP)
+        for name, verdict in mass_failure.judge(fleet, limits).items()
+        if verdict.mode in (mass_failure.HOLD, mass_failure.STOP)
     }
     waiting = {
         i
         for i in failed
-        if domain.get(i) in verdicts and not {known[i].rack, known[i].zone} & {*lifted}
+        if domain.get(i) in verdicts and not {by_id[i].rack, by_id[i].zone} & {*lifted}
     }
     return waiting, "; ".join(sorted({verdicts[domain[i]].sentence for i in waiting}))
 
@@ -154,36 +154,38 @@ def holds(lease: Lease) -> list[tuple[Allocation, ...]]:
 
 def sentence(old: Lease, new: Lease) -> str:
     """Describe the change of the lease; the audit keeps this sentence."""
-    said: list[str] = []
+    changes: list[str] = []
     for was, now in zip(old.reservations, new.reservations, strict=True):
         gone = set(was.hosts()) - set(now.hosts())
         if was.allocations != now.allocations:
-            told = now.resource_type != SERVER_LEASE  # an owner does not learn where a server is
-            what = f" for {', '.join(sorted(gone))}" if told else ""
-            said.append(f"reservation {now.id} got something else{what}")
+            names_hosts = (
+                now.resource_type != SERVER_LEASE
+            )  # an owner does not learn where a server is
+            names = f" for {', '.join(sorted(gone))}" if names_hosts else ""
+            changes.append(f"reservation {now.id} got something else{names}")
         if now.missing_resources and not was.missing_resources:
-            said.append(f"reservation {now.id} misses what failed")
+            changes.append(f"reservation {now.id} misses what failed")
         if was.missing_resources and not now.missing_resources:
-            said.append(f"reservation {now.id} is whole again")
-    return f"lease {new.name}: {'; '.join(said) or 'looked at'}"
+            changes.append(f"reservation {now.id} is whole again")
+    return f"lease {new.name}: {'; '.join(changes) or 'unchanged'}"
 
 
-def move(one: RepairResult, names: Mapping[int, str]) -> RepairMove:
-    lease, reservation = one.hurt.lease, one.hurt.reservation
-    stays = {a.host_id for a in (*one.kept, *_left(one))}
-    gone = sorted({a.host_id for a in one.hurt.lost if a.host_id not in stays}, key=str)
+def move(result: RepairResult, names: Mapping[int, str]) -> RepairMove:
+    lease, reservation = result.affected.lease, result.affected.reservation
+    stays = {a.host_id for a in (*result.kept, *_left(result))}
+    gone = sorted({a.host_id for a in result.affected.lost if a.host_id not in stays}, key=str)
     return RepairMove(
         lease_id=lease.id,
         lease_name=lease.name,
         project_id=lease.project_id,
         reservation_id=reservation.id,
         resource_type=reservation.resource_type,
-        active=one.hurt.is_active,
+        active=result.affected.is_active,
         start=lease.start,
         end=lease.end,
         leaves=tuple(names.get(i or 0, str(i)) for i in gone),
-        joins=tuple(names.get(a.host_id or 0, str(a.host_id)) for a in one.found),
-        short=one.short,
+        joins=tuple(names.get(a.host_id or 0, str(a.host_id)) for a in result.replacements),
+        short=result.short,
     )
 
 
@@ -212,27 +214,26 @@ class Settings(Protocol):
 
 
 @contextlib.contextmanager
-def _kept(hold: Callable[[float], None]) -> Iterator[None]:
+def _claim_renewed(hold: Callable[[float], None]) -> Iterator[None]:
     """Renew the claim for as long as the block runs; afterwards raise ClaimLost if that failed."""
-    over, lost = threading.Event(), list[HoldfastError]()
+    failures: list[HoldfastError] = []
 
-    def keep() -> None:
-        while not over.wait(KEEP_S):
-            try:
+    def renew() -> None:
+        try:
+            if not failures:
                 hold(PORTION_S)
-            except HoldfastError as error:
-                lost.append(error)
-                return
+        except HoldfastError as error:
+            failures.append(error)
 
-    thread = threading.Thread(target=keep, name="keep", daemon=True)
-    thread.start()
+    # The system clock: a plan takes processor time, whatever clock the manager uses.
+    task = PeriodicTask("claim-renewal", KEEP_S, renew, SystemClock())
+    task.start()
     try:
         yield
     finally:
-        over.set()
-        thread.join()
-    if lost:
-        raise lost[0]
+        task.stop()
+    if failures:
+        raise failures[0]
 
 
 # The job and the commands.
@@ -260,9 +261,11 @@ class Repairs:
     def plan(self, hosts: Sequence[str], racks: Sequence[str]) -> RepairReport:
         """Preview the repair, also as if these hosts and racks failed."""
         ledger = self._context.ledger
-        known = ledger.enrolled()
-        failed = {host.id for host in known if not host.usable} | self._named(known, hosts, racks)
-        return self._report(known, failed, ledger.leases_on(failed))
+        enrolled = ledger.enrolled()
+        failed = {host.id for host in enrolled if not host.usable} | self._named(
+            enrolled, hosts, racks
+        )
+        return self._report(enrolled, failed, ledger.leases_on(failed))
 
     def expedite(self) -> None:
         """Make the repair job due now."""
@@ -275,12 +278,14 @@ class Repairs:
         """Record an operator's approval: everywhere, or in a rack or zone."""
         ledger = self._context.ledger
         if domain:
-            known = {name for host in ledger.enrolled() for name in (host.rack, host.zone) if name}
-            if domain not in known:
-                names = ", ".join(sorted(known)) or "none"
+            domains = {
+                name for host in ledger.enrolled() for name in (host.rack, host.zone) if name
+            }
+            if domain not in domains:
+                names = ", ".join(sorted(domains)) or "none"
                 raise NotFound(f"no enrolled host is in {domain!r}; racks and zones known: {names}")
-        what = f"{REPAIR}:{domain}" if domain else REPAIR
-        ledger.approve(what, caller.user_id, reason, ledger.now() + APPROVED)
+        scope = f"{REPAIR}:{domain}" if domain else REPAIR
+        ledger.approve(scope, caller.user_id, reason, ledger.now() + APPROVED)
 
     def acknowledge(self, caller: Caller, lease_id: str) -> None:
         """Clear the changed flag, because the owner has seen the change.
@@ -305,8 +310,9 @@ class Repairs:
         )
         if new != lease:
             operations = self._context.announcer.changed(lease, new, ledger.now())
-            said = f"lease {lease.name}: its owner has seen that it got something else"
-            ledger.save(lease, new, work=Work(add=operations), say=said)
+            sentence = f"lease {lease.name}: its owner has seen that it got something else"
+            work = Work(add=operations)
+            ledger.save(lease, new, work=work, say=sentence, is_repair=True)
 
     # Shared by the job and the commands.
 
@@ -315,7 +321,7 @@ class Repairs:
         ledger = self._context.ledger
         hold(PORTION_S)
         if not ledger.needs_repair():
-            return "nothing is hurt", self._settings.repair_interval_s
+            return "no reservation is affected", self._settings.repair_interval_s
         hosts = ledger.enrolled()
         failed = {host.id for host in hosts if not host.usable}
         self._hosts.keep_back(
@@ -324,20 +330,20 @@ class Repairs:
         self._hosts.let_back((host for host in hosts if host.usable and not host.reservable), hold)
         leases = ledger.leases_on(failed, flagged=True)
         if not leases:
-            return "nothing is hurt", self._settings.repair_interval_s
+            return "no reservation is affected", self._settings.repair_interval_s
         waiting, why = self._waiting(hosts, failed)
-        with _kept(hold):
+        with _claim_renewed(hold):
             plan = self._plan(leases, failed - waiting)
         lost = self._carry_out(leases, plan, failed, hold)
-        said = self._said(plan, why if waiting else "", lost)
-        return said, SOON_S if lost else self._settings.repair_interval_s
+        sentence = self._sentence(plan, why if waiting else "", lost)
+        return sentence, SOON_S if lost else self._settings.repair_interval_s
 
-    def _waiting(self, known: Sequence[Host], failed: set[int]) -> tuple[set[int], str]:
+    def _waiting(self, enrolled: Sequence[Host], failed: set[int]) -> tuple[set[int], str]:
         """Return the failed hosts excluded from repair for now, and why."""
         lifted = self._context.ledger.approved(REPAIR)
         if "" in lifted:
             return set(), ""
-        return held_back(failed, known, self._limits, lifted)
+        return held_back(failed, enrolled, self._limits, lifted)
 
     def _plan(
         self, leases: Sequence[Lease], failed: Collection[int], *, all_ahead: bool = False
@@ -348,8 +354,8 @@ class Repairs:
         hit = affected_reservations(leases, failed, now, until, self._settings.repair_priorities)
         if not hit:
             return ()
-        stock = context.ledger.stock(sure=True).excluding_hosts(failed)
-        return plan_repair(hit, stock, context.resources, context.ledger, now).mended
+        snapshot = context.ledger.capacity(sure=True).excluding_hosts(failed)
+        return plan_repair(hit, snapshot, context.resources, context.ledger, now).results
 
     def _until(self, now: datetime) -> datetime | None:
         horizon = self._settings.repair_horizon_s
@@ -364,8 +370,8 @@ class Repairs:
     ) -> int:
         """Save each changed lease; return how many another writer changed meanwhile."""
         by_lease: dict[str, list[RepairResult]] = {}
-        for repair_result in plan:
-            by_lease.setdefault(repair_result.hurt.lease.id, []).append(repair_result)
+        for result in plan:
+            by_lease.setdefault(result.affected.lease.id, []).append(result)
         changes = [
             self._change(old, new)
             for old in leases
@@ -412,47 +418,46 @@ class Repairs:
     # Reports and sentences.
 
     def _report(
-        self, known: Sequence[Host], failed: set[int], leases: Sequence[Lease]
+        self, enrolled: Sequence[Host], failed: set[int], leases: Sequence[Lease]
     ) -> RepairReport:
-        names = {host.id: host.service_host for host in known}
-        waiting, why = self._waiting(known, failed)
+        names = {host.id: host.service_host for host in enrolled}
+        waiting, why = self._waiting(enrolled, failed)
         plan = self._plan(leases, failed, all_ahead=True)
-        stock = self._context.ledger.stock().excluding_hosts(failed)
+        snapshot = self._context.ledger.capacity().excluding_hosts(failed)
         now = self._context.ledger.now().timestamp()
         taken = {
-            a.host_id
-            for repair_result in plan
-            if repair_result.hurt.is_active
-            for a in repair_result.found
+            a.host_id for result in plan if result.affected.is_active for a in result.replacements
         }
-        free = sum(stock.line(i).is_free(now, now + 1) for i in stock.hosts if i not in taken)
+        free = sum(snapshot.line(i).is_free(now, now + 1) for i in snapshot.hosts if i not in taken)
         return RepairReport(
             failed=tuple(sorted(names[i] for i in failed)),
-            moves=tuple(move(repair_result, names) for repair_result in plan),
+            moves=tuple(move(result, names) for result in plan),
             held=why if waiting else "",
-            usable=len(stock.hosts),
+            usable=len(snapshot.hosts),
             free=free,
         )
 
-    def _named(self, known: Sequence[Host], hosts: Sequence[str], racks: Sequence[str]) -> set[int]:
-        found = {self._context.ledger.host(name).id for name in hosts}  # or NotFound
+    def _named(
+        self, enrolled: Sequence[Host], hosts: Sequence[str], racks: Sequence[str]
+    ) -> set[int]:
+        ids = {self._context.ledger.host(name).id for name in hosts}  # or NotFound
         for rack in racks:
-            members = {host.id for host in known if host.rack == rack}
+            members = {host.id for host in enrolled if host.rack == rack}
             if not members:
-                names = ", ".join(sorted({host.rack for host in known if host.rack})) or "none"
+                names = ", ".join(sorted({host.rack for host in enrolled if host.rack})) or "none"
                 raise NotFound(f"no enrolled host is in rack {rack!r}; racks known: {names}")
-            found |= members
-        return found
+            ids |= members
+        return ids
 
-    def _said(self, plan: Sequence[RepairResult], why: str, beaten: int) -> str:
-        moved = sum(bool(repair_result.found) for repair_result in plan)
-        short = sum(bool(repair_result.short) for repair_result in plan)
-        said = f"{moved} reservations moved, {short} miss something still"
+    def _sentence(self, plan: Sequence[RepairResult], why: str, beaten: int) -> str:
+        moved = sum(bool(result.replacements) for result in plan)
+        short = sum(bool(result.short) for result in plan)
+        text = f"{moved} reservations moved, {short} miss something still"
         if beaten:
-            said += f"; {beaten} leases changed meanwhile, looked at again"
+            text += f"; {beaten} leases changed meanwhile, planned again"
         if why:
-            said += f"; held: {why}; if it is so: holdfast repair run --approve --reason …"
-        return said
+            text += f"; held: {why}; to approve: holdfast repair run --approve --reason …"
+        return text
 
 
 class Repair:
@@ -470,10 +475,10 @@ class Repair:
         """Run a repair; always ends with NotYet."""
         if not self._settings.repair:
             raise NotYet("[reservation] repair is off", self._settings.repair_interval_s)
-        said, seconds = self._repairs.repair_once(run.hold)
-        if said != run.operation.sentence:
-            LOG.info("repair: %s", said)
-        raise NotYet(said, seconds)  # or at once, if requested again meanwhile
+        sentence, seconds = self._repairs.repair_once(run.hold)
+        if sentence != run.operation.sentence:
+            LOG.info("repair: %s", sentence)
+        raise NotYet(sentence, seconds)  # or at once, if requested again meanwhile
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return None

@@ -57,22 +57,22 @@ class Free:
         return [self.matching[place] for place in np.flatnonzero(np.unpackbits(self.bits)).tolist()]
 
 
-def free_hosts(needs: Sequence[Need], stock: CapacitySnapshot) -> list[Free]:
+def free_hosts(needs: Sequence[Need], snapshot: CapacitySnapshot) -> list[Free]:
     """Find the free hosts of each need, without the other needs."""
     frees: dict[int, Free] = {}
     enough = crowd(needs, range(len(needs)))
     for group in _alike(needs):
         where, size = needs[group[0]].where, needs[group[0]].size
-        hosts = stock.matching(where, functools.partial(matches, wanted=where))
+        hosts = snapshot.matching(where, functools.partial(matches, wanted=where))
         frees.update(
-            zip(group, _Group(needs, group, hosts, enough).search(stock, size), strict=True)
+            zip(group, _Group(needs, group, hosts, enough).search(snapshot, size), strict=True)
         )
     return [frees[index] for index in range(len(needs))]
 
 
 def demand(frees: Sequence[Free]) -> Counter[int]:
     """Count for each host the needs with a free match there."""
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     by_group: dict[int, tuple[Sequence[int], Numbers]] = {}
     for free in frees:
         ids, total = by_group.setdefault(
@@ -81,8 +81,8 @@ def demand(frees: Sequence[Free]) -> Counter[int]:
         total += np.unpackbits(free.bits)
     for ids, total in by_group.values():
         for host_id, count in zip(ids, total.tolist(), strict=False):
-            found[host_id] += count
-    return found
+            counts[host_id] += count
+    return counts
 
 
 def crowd(needs: Sequence[Need], among: Sequence[int]) -> Numbers:
@@ -93,11 +93,11 @@ def crowd(needs: Sequence[Need], among: Sequence[int]) -> Numbers:
     by_start, by_end = np.argsort(starts), np.argsort(ends)
     begun = np.concatenate(([0], np.cumsum(spots[by_start])))
     over = np.concatenate(([0], np.cumsum(spots[by_end])))
-    found: Numbers = (
+    hosts: Numbers = (
         begun[np.searchsorted(starts[by_start], ends, side="left")]
         - over[np.searchsorted(ends[by_end], starts, side="right")]
     )
-    return found
+    return hosts
 
 
 def _alike(needs: Sequence[Need]) -> Iterator[list[int]]:
@@ -129,10 +129,10 @@ class _Group:
         self._bits = np.zeros((len(group), -(-len(hosts) // 8)), np.uint8)
         self._sure = np.zeros(len(group), np.int64)
 
-    def search(self, stock: CapacitySnapshot, size: Mapping[str, int] | None) -> Iterator[Free]:
+    def search(self, snapshot: CapacitySnapshot, size: Mapping[str, int] | None) -> Iterator[Free]:
         wanted = np.arange(len(self._needs))
         for at in range(0, len(self._hosts), SOME):
-            rooms = self._rooms(self._hosts[at : at + SOME], wanted, stock, size)
+            rooms = self._rooms(self._hosts[at : at + SOME], wanted, snapshot, size)
             bits = np.packbits(rooms > 0, axis=0).T
             self._bits[wanted, at // 8 : at // 8 + bits.shape[1]] = bits
             self._sure[wanted] += np.count_nonzero(rooms >= self._together[wanted], axis=0)
@@ -157,19 +157,19 @@ class _Group:
         self,
         hosts: Sequence[Host],
         wanted: NDArray[np.intp],
-        stock: CapacitySnapshot,
+        snapshot: CapacitySnapshot,
         size: Mapping[str, int] | None,
     ) -> Numbers:
         """Return by host and need how many units fit for the whole window."""
         starts, ends = self._starts[wanted], self._ends[wanted]
-        found = np.zeros((len(hosts), len(wanted)), np.int64 if size else np.int8)
+        rooms = np.zeros((len(hosts), len(wanted)), np.int64 if size else np.int8)
         for row, host in enumerate(hosts):
-            line = stock.line(host.id)
+            line = snapshot.line(host.id)
             if size is None:
-                found[row] = _is_free(line, starts, ends)
+                rooms[row] = _is_free(line, starts, ends)
             else:
-                found[row] = _room(line, host, size, starts, ends)
-        return found
+                rooms[row] = _room(line, host, size, starts, ends)
+        return rooms
 
 
 def _is_free(line: Line, starts: Times, ends: Times) -> NDArray[np.bool_]:
@@ -177,8 +177,8 @@ def _is_free(line: Line, starts: Times, ends: Times) -> NDArray[np.bool_]:
         return np.ones(len(starts), np.bool_)
     begins, latest = (np.frombuffer(edge) for edge in line.edges())
     following = np.searchsorted(begins, ends)
-    found: NDArray[np.bool_] = (following == 0) | (latest[following - 1] <= starts)
-    return found
+    free: NDArray[np.bool_] = (following == 0) | (latest[following - 1] <= starts)
+    return free
 
 
 def _room(line: Line, host: Host, size: Mapping[str, int], starts: Times, ends: Times) -> Numbers:
@@ -206,25 +206,25 @@ def _least(values: Numbers, first: NDArray[np.intp], last: NDArray[np.intp]) -> 
     """Return the minimum of values[first..last] for each pair."""
     levels, span = [values], 1
     while 2 * span <= len(values):
-        known = levels[-1]
-        longer = known.copy()
-        longer[: len(values) - span] = np.minimum(known[:-span], known[span:])
+        level_below = levels[-1]
+        longer = level_below.copy()
+        longer[: len(values) - span] = np.minimum(level_below[:-span], level_below[span:])
         levels.append(longer)
         span *= 2
     table = np.stack(levels)
     level = np.log2(last - first + 1).astype(np.intp)
-    found: Numbers = np.minimum(table[level, first], table[level, last - (1 << level) + 1])
-    return found
+    minima: Numbers = np.minimum(table[level, first], table[level, last - (1 << level) + 1])
+    return minima
 
 
 #: Hosts checked before the search picks one; and of hosts with room for slots.
-LOOK, LOOK_SLOTS = 32, 4
+COMPARED, COMPARED_SLOTS = 32, 4
 #: With more stays on a host than this, bisection finds those of a window.
 MANY = 8
 #: The cost of adding up the slots on a host, in host checks.
 SLOTS_COST = 8
 #: Hosts checked where a need wants its hosts spread or packed, sampled from all.
-LOOK_ARRANGED = 400
+COMPARED_ARRANGED = 400
 
 
 @dataclass(eq=False)
@@ -257,11 +257,11 @@ _Stay = tuple[float, int, float, Job]
 
 
 class Board:
-    def __init__(self, stock: CapacitySnapshot, late: Collection[int] = ()) -> None:
-        self.stock = stock
+    def __init__(self, snapshot: CapacitySnapshot, late: Collection[int] = ()) -> None:
+        self.snapshot = snapshot
         self.late = late
         self.pressed: Mapping[int, int] = {}  # needs that compete for each host
-        self.looked = 0  # host checks so far: the cost limit of a search counts them
+        self.checks = 0  # host checks so far: the cost limit of a search counts them
         self._on: dict[int, list[_Stay]] = {}  # by host id, in the order of their starts
         self._longest = 0.0
         self._trail: list[tuple[Job, int, int]] = []
@@ -321,11 +321,11 @@ class Board:
         if len(there) > MANY:
             first = bisect_left(there, (start - self._longest,))
             there = there[first : bisect_left(there, (end,))]
-        return [one for s, _, e, one in there if s < end and start < e and one is not job]
+        return [other for s, _, e, other in there if s < end and start < e and other is not job]
 
     def room(self, job: Job, host_id: int) -> int:
         """Return how many more units of the need fit on the host."""
-        self.looked += 1
+        self.checks += 1
         need, has = job.need, job.has.get(host_id, 0)
         if need.how is How.APART and has:
             return 0
@@ -341,16 +341,16 @@ class Board:
         return max(0, min(room, 1) if need.how is How.APART else room)
 
     def _alone(self, job: Job, host_id: int) -> int:
-        known = self._rooms.get((job, host_id))
-        if known is None:
-            known = self._rooms[job, host_id] = self._beside(job, host_id, ())
-        return known
+        room = self._rooms.get((job, host_id))
+        if room is None:
+            room = self._rooms[job, host_id] = self._beside(job, host_id, ())
+        return room
 
     def _beside(self, job: Job, host_id: int, others: Iterable[Job]) -> int:
         """Return how many units fit beside these needs of the plan."""
-        self.looked += SLOTS_COST
-        need, host = job.need, self.stock.hosts[host_id]
-        holds = list(self.stock.line(host_id).within(need.start, need.end))
+        self.checks += SLOTS_COST
+        need, host = job.need, self.snapshot.hosts[host_id]
+        holds = list(self.snapshot.line(host_id).within(need.start, need.end))
         if any(hold.takes is None for hold in holds):
             return 0
         self._carries[job, host_id] = bool(holds)
@@ -383,28 +383,30 @@ class Board:
     def _candidates(self, job: Job, units: int, pressed: bool, first: bool) -> dict[int, int]:
         """Return room by host id, best host first; check no more hosts than needed."""
         arranged = job.need.arrange is not None and units < job.need.units + len(job.need.besides)
-        enough = LOOK_ARRANGED if arranged else LOOK if job.need.size is None else LOOK_SLOTS
+        enough = (
+            COMPARED_ARRANGED if arranged else COMPARED if job.need.size is None else COMPARED_SLOTS
+        )
         if first:
             enough = 0
         ids = self.places(job)
-        if arranged and not pressed and len(ids) > 2 * LOOK_ARRANGED:
-            step = len(ids) // LOOK_ARRANGED
+        if arranged and not pressed and len(ids) > 2 * COMPARED_ARRANGED:
+            step = len(ids) // COMPARED_ARRANGED
             ids = [host_id for at in range(step) for host_id in ids[at::step]]
-        if job.need.size is not None and not pressed and len(ids) > LOOK:
+        if job.need.size is not None and not pressed and len(ids) > COMPARED:
             begin = self._first_with_room(job, ids)
             ids = [*ids[begin:], *ids[:begin]]
         alone, whole = job.need.how is How.TOGETHER, job.need.size is None
-        found: dict[int, int] = {}
+        rooms: dict[int, int] = {}
         total = 0
-        for looked, host_id in enumerate(ids):
-            if (looked if whole else len(found)) >= enough and total >= units:
+        for checked, host_id in enumerate(ids):
+            if (checked if whole else len(rooms)) >= enough and total >= units:
                 break
             room = self.room(job, host_id)
             if room:
-                found[host_id] = room
+                rooms[host_id] = room
                 total = max(total, room) if alone else total + room
-        keys = {host_id: self._key(job, host_id, room, pressed) for host_id, room in found.items()}
-        return dict(sorted(found.items(), key=lambda one: keys[one[0]]))
+        keys = {host_id: self._key(job, host_id, room, pressed) for host_id, room in rooms.items()}
+        return dict(sorted(rooms.items(), key=lambda item: keys[item[0]]))
 
     def _first_with_room(self, job: Job, ids: Sequence[int]) -> int:
         """Estimate where to begin: needs before this one have filled the hosts before it."""
@@ -425,7 +427,10 @@ class Board:
     def _rest(self, job: Job, host_id: int) -> tuple[float, float]:
         """Return the unused rest of the gap around the need; less is better."""
         need = job.need
-        before, after = self.stock.line(host_id).gap(need.start, need.end) or (need.start, need.end)
+        before, after = self.snapshot.line(host_id).gap(need.start, need.end) or (
+            need.start,
+            need.end,
+        )
         for start, _number, end, _job in self._on.get(host_id, ()):
             if end <= need.start:
                 before = max(before, end)
@@ -440,9 +445,9 @@ class Board:
         arrange = job.need.arrange
         if arrange is None or len(ranked) <= units:
             return ranked
-        hosts = self.stock.hosts
-        kept = [hosts[one] for one in (*job.need.besides, *job.has) if one in hosts]
-        chosen: Sequence[Host] = arrange(kept, [hosts[one] for one in ranked], units)
+        hosts = self.snapshot.hosts
+        kept = [hosts[host_id] for host_id in (*job.need.besides, *job.has) if host_id in hosts]
+        chosen: Sequence[Host] = arrange(kept, [hosts[host_id] for host_id in ranked], units)
         return [host.id for host in chosen]
 
 

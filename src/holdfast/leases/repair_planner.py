@@ -5,7 +5,7 @@ The planner is pure: it writes nothing, and no host needs to have failed. To pre
 pass a capacity snapshot without those hosts (`snapshot.excluding_hosts`).
 
     plan = plan_repair(affected, snapshot, resources, ledger, now)
-    for result in plan.mended: …   # kept and found allocations, and a sentence on what is missing
+    for result in plan.results: …   # kept allocations, replacements, and a sentence if short
 
 Allocations on healthy hosts stay. Active reservations come before pending ones, then the higher
 priority, then the earlier start; within a class the planner makes as many whole as possible.
@@ -71,120 +71,125 @@ class AffectedReservation:
 class RepairResult:
     """The repair of a reservation; `short` is empty, or says why something is missing."""
 
-    hurt: AffectedReservation
+    affected: AffectedReservation
     kept: tuple[Allocation, ...]
-    found: tuple[Allocation, ...] = ()
+    replacements: tuple[Allocation, ...] = ()
     short: str = ""
 
     @property
     def allocations(self) -> tuple[Allocation, ...]:
-        return (*self.kept, *self.found)
+        return (*self.kept, *self.replacements)
 
 
 @dataclass(frozen=True)
 class RepairPlan:
     """The results in planning order, each reservation once."""
 
-    mended: tuple[RepairResult, ...] = ()
+    results: tuple[RepairResult, ...] = ()
 
     @property
     def moved(self) -> int:
         """The number of reservations with replacements."""
-        return sum(bool(repair_result.found) for repair_result in self.mended)
+        return sum(bool(repair_result.replacements) for repair_result in self.results)
 
     @property
     def short(self) -> int:
         """The number of reservations still missing something."""
-        return sum(bool(repair_result.short) for repair_result in self.mended)
+        return sum(bool(repair_result.short) for repair_result in self.results)
 
     @property
     def whole(self) -> int:
-        return len(self.mended) - self.short
+        return len(self.results) - self.short
 
     @property
     def untouched(self) -> int:
         """The number of unchanged reservations: nothing found, or nothing needed."""
-        return sum(not repair_result.found for repair_result in self.mended)
+        return sum(not repair_result.replacements for repair_result in self.results)
 
     def __str__(self) -> str:
         return (
-            f"{len(self.mended)} reservations: {self.moved} move, {self.short} miss something,"
+            f"{len(self.results)} reservations: {self.moved} move, {self.short} miss something,"
             f" {self.whole} are whole"
         )
 
 
 def plan_repair(
-    hurts: Sequence[AffectedReservation],
-    stock: CapacitySnapshot,
+    affected: Sequence[AffectedReservation],
+    snapshot: CapacitySnapshot,
     resources: Mapping[str, Resource],
     ledger: Ledger,
     now: datetime,
 ) -> RepairPlan:
-    """Plan the repair; `stock` has only usable hosts, and the holds of all leases."""
-    context = _PlanContext(stock, resources, ledger, now)
-    asked = [context.ask(hurt) for hurt in sorted(hurts, key=AffectedReservation.order)]
-    odd = [one for one in asked if one.resource is not None and one.need is None and one.wish]
-    for one in odd:
-        if one.hurt.is_active:
-            context.by_planning(one)
-    context.together([one for one in asked if one.need is not None])
-    for one in odd:
-        if not one.hurt.is_active:
-            context.by_planning(one)
-    return RepairPlan(tuple(one.mended() for one in asked))
+    """Plan the repair; `snapshot` has only usable hosts, and the holds of all leases."""
+    context = _PlanContext(snapshot, resources, ledger, now)
+    in_order = sorted(affected, key=AffectedReservation.order)
+    requests = [context.request(reservation) for reservation in in_order]
+    odd = [
+        request
+        for request in requests
+        if request.resource is not None and request.need is None and request.wish
+    ]
+    for request in odd:
+        if request.affected.is_active:
+            context.by_planning(request)
+    context.together([request for request in requests if request.need is not None])
+    for request in odd:
+        if not request.affected.is_active:
+            context.by_planning(request)
+    return RepairPlan(tuple(request.result() for request in requests))
 
 
 @dataclass
-class _Asked:
+class _Request:
     """A reservation during planning."""
 
-    hurt: AffectedReservation
+    affected: AffectedReservation
     kept: tuple[Allocation, ...]
     resource: Resource | None = None
     wish: Wish | None = None  # None: the lost allocations are no longer needed
     need: Need | None = None  # None: its resource type plans for itself
-    found: tuple[Allocation, ...] = ()
+    replacements: tuple[Allocation, ...] = ()
     short: str = ""
 
-    def mended(self) -> RepairResult:
-        return RepairResult(self.hurt, self.kept, self.found, self.short)
+    def result(self) -> RepairResult:
+        return RepairResult(self.affected, self.kept, self.replacements, self.short)
 
 
 class _PlanContext:
     def __init__(
         self,
-        stock: CapacitySnapshot,
+        snapshot: CapacitySnapshot,
         resources: Mapping[str, Resource],
         ledger: Ledger,
         now: datetime,
     ) -> None:
-        self._stock = stock
+        self._snapshot = snapshot
         self._resources = resources
         self._ledger = ledger
         self._now = now
         self._things: frozenset[str] = frozenset()  # resource keys planned and not booked yet
 
-    def ask(self, hurt: AffectedReservation) -> _Asked:
+    def request(self, affected: AffectedReservation) -> _Request:
         """Return the need of the reservation, stated by the resource type."""
-        kept, window = hurt.kept, hurt.window(self._now)
+        kept, window = affected.kept, affected.window(self._now)
         if window is None:
-            return _Asked(hurt, kept)
-        name = hurt.reservation.resource_type
+            return _Request(affected, kept)
+        name = affected.reservation.resource_type
         resource = self._resources.get(name)
         if resource is None:
-            said = f"the resource type {name} is unknown: install its plugin"
-            return _Asked(hurt, kept, short=said)
-        left = replace(hurt.reservation, allocations=kept)
-        others = (a for r in hurt.lease.reservations if r.id != left.id for a in r.allocations)
+            unknown = f"the resource type {name} is unknown: install its plugin"
+            return _Request(affected, kept, short=unknown)
+        left = replace(affected.reservation, allocations=kept)
+        others = (a for r in affected.lease.reservations if r.id != left.id for a in r.allocations)
         taken = frozenset(a.thing for a in others if a.thing is not None)
-        lease = hurt.lease
+        lease = affected.lease
         wish = Wish(left.spec, window, lease.project_id, left, lease_id=lease.id, taken=taken)
-        lost = [a for a in hurt.lost if a.held.end > self._now]
-        return _Asked(hurt, kept, resource, wish, resource.need(wish, lost))
+        lost = [a for a in affected.lost if a.held.end > self._now]
+        return _Request(affected, kept, resource, wish, resource.need(wish, lost))
 
-    def together(self, asked: Sequence[_Asked]) -> None:
+    def together(self, requests: Sequence[_Request]) -> None:
         """Plan all reservations with a known need together."""
-        if not asked:
+        if not requests:
             return
         from holdfast.leases import (
             repair_board,
@@ -192,46 +197,48 @@ class _PlanContext:
         )
         from holdfast.leases.repair_board import Board, Job
 
-        needs = [one.need for one in asked if one.need is not None]
+        needs = [request.need for request in requests if request.need is not None]
         soon = (self._now + SOON).timestamp()
         late = self._ledger.late_hosts() if any(need.start <= soon for need in needs) else ()
-        board, frees = Board(self._stock, late), repair_board.free_hosts(needs, self._stock)
+        board, frees = Board(self._snapshot, late), repair_board.free_hosts(needs, self._snapshot)
         jobs = [
-            Job(number, need, asked[number].hurt.rank, free, need.start <= soon)
+            Job(number, need, requests[number].affected.rank, free, need.start <= soon)
             for number, (need, free) in enumerate(zip(needs, frees, strict=True))
         ]
         repair_search.plan(jobs, board)
-        for one, job in zip(asked, jobs, strict=True):
-            one.found = job.need.allocations(job.has)
-            one.short = self._missing(job)
-        self._stock = self._stock.with_holds(a for one in asked for a in one.found)
+        for request, job in zip(requests, jobs, strict=True):
+            request.replacements = job.need.allocations(job.has)
+            request.short = self._missing(job)
+        self._snapshot = self._snapshot.with_holds(
+            a for request in requests for a in request.replacements
+        )
 
-    def by_planning(self, asked: _Asked) -> None:
+    def by_planning(self, request: _Request) -> None:
         """Plan a reservation of a type without `need`, as for a lease update."""
-        wish, resource = asked.wish, asked.resource
+        wish, resource = request.wish, request.resource
         assert wish is not None and resource is not None
         try:
             wish = replace(wish, taken=wish.taken | self._things)
-            holds = resource.plan(wish, self._stock.without_holds(asked.kept), self._ledger)
+            holds = resource.plan(wish, self._snapshot.without_holds(request.kept), self._ledger)
         except (InvalidInput, NotEnoughHosts) as refused:
-            asked.short = refused.message
+            request.short = refused.message
             return
-        kept = {(a.host_id, a.thing) for a in asked.kept}
+        kept = {(a.host_id, a.thing) for a in request.kept}
         if kept - {(a.host_id, a.thing) for a in holds}:
-            asked.short = "it could be had only by giving up what is healthy: change the lease"
+            request.short = "it could be had only by giving up what is healthy: change the lease"
             return
-        asked.found = tuple(a for a in holds if (a.host_id, a.thing) not in kept)
-        self._stock = self._stock.with_holds(asked.found)
-        self._things |= {a.thing for a in asked.found if a.thing is not None}
+        request.replacements = tuple(a for a in holds if (a.host_id, a.thing) not in kept)
+        self._snapshot = self._snapshot.with_holds(request.replacements)
+        self._things |= {a.thing for a in request.replacements if a.thing is not None}
 
     def _missing(self, job: "Job") -> str:
         if job.is_whole:
             return ""
         need, free = job.need, job.free.count
-        found = f"{free} of those {'was' if free == 1 else 'were'} free in the window"
+        were_free = f"{free} of those {'was' if free == 1 else 'were'} free in the window"
         taken = ", and others came first" if free > len(job.has) else ""
         return (
             f"{job.missing} of the {need.units} {need.what} it lost cannot be replaced: of"
-            f" {len(self._stock.hosts)} usable hosts {len(job.free.matching)} match and"
-            f" {found}{taken}; it is tried again when capacity appears"
+            f" {len(self._snapshot.hosts)} usable hosts {len(job.free.matching)} match and"
+            f" {were_free}{taken}; it is tried again when capacity appears"
         )

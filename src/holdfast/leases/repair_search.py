@@ -26,27 +26,27 @@ from holdfast.leases.resources.instance_placement import capacity
 Score = tuple[int, ...]
 
 
-def better(group: Sequence[Job], board: Board, looks: int) -> None:
-    """Improve the hosts of the group, which is in order, within `looks` host checks."""
-    search = _Search(group, board, looks)
+def better(group: Sequence[Job], board: Board, checks: int) -> None:
+    """Improve the hosts of the group, which is in order, within `checks` host checks."""
+    search = _Search(group, board, checks)
     search.best = search.score()
     mark = board.mark()
     for job in group:
         board.clear(job)
     search.run(0, search.none)
-    if search.found is None:
+    if search.best_plan is None:
         board.back(mark)
         return
-    for job, has in zip(group, search.found, strict=True):
+    for job, has in zip(group, search.best_plan, strict=True):
         for host_id, units in has.items():
             board.put(job, host_id, units)
 
 
 class _Search:
-    def __init__(self, group: Sequence[Job], board: Board, looks: int) -> None:
-        self._until = board.looked + looks
+    def __init__(self, group: Sequence[Job], board: Board, checks: int) -> None:
+        self._until = board.checks + checks
         self.best: Score = ()
-        self.found: list[dict[int, int]] | None = None
+        self.best_plan: list[dict[int, int]] | None = None
         self._group, self._board = group, board
         ranks = sorted({job.rank for job in group})
         self._column = [2 * ranks.index(job.rank) for job in group]
@@ -60,21 +60,21 @@ class _Search:
 
     def score(self) -> Score:
         """Return the score of the current assignment."""
-        found = self.none
+        score = self.none
         for at, job in enumerate(self._group):
-            found = self._plus(found, at, job.count)
-        return found
+            score = self._plus(score, at, job.count)
+        return score
 
     def run(self, at: int, score: Score) -> bool:
         """Search from position `at`; return whether to stop: optimum found, or limit reached."""
         if at == len(self._group):
             if score > self.best:
                 self.best = score
-                self.found = [dict(job.has) for job in self._group]
+                self.best_plan = [dict(job.has) for job in self._group]
             return self.best >= self._rest[0]
         job, board = self._group[at], self._board
         for option in self._options(at):
-            if board.looked > self._until:
+            if board.checks > self._until:
                 return True
             mine = self._plus(score, at, sum(option.values()))
             if tuple(map(int.__add__, mine, self._rest[at + 1])) <= self.best:
@@ -118,19 +118,19 @@ class _Search:
     def _signatures(self) -> dict[int, Hashable]:
         """Return signatures of hosts unused by the plan; hosts with equal signatures are equal
         here."""
-        who: dict[int, list[int]] = {}
+        wanted_by: dict[int, list[int]] = {}
         for at, places in enumerate(self._places):
             for host_id in places:
-                who.setdefault(host_id, []).append(at)
+                wanted_by.setdefault(host_id, []).append(at)
         if all(job.need.size is None for job in self._group):
-            return {host_id: tuple(wanted) for host_id, wanted in who.items()}
+            return {host_id: tuple(wanted) for host_id, wanted in wanted_by.items()}
         start = min(job.need.start for job in self._group)
         end = max(job.need.end for job in self._group)
-        stock = self._board.stock
+        snapshot = self._board.snapshot
         return {
-            host_id: (tuple(wanted), tuple(sorted(capacity(stock.hosts[host_id]).items())))
-            for host_id, wanted in who.items()
-            if stock.line(host_id).is_free(start, end)
+            host_id: (tuple(wanted), tuple(sorted(capacity(snapshot.hosts[host_id]).items())))
+            for host_id, wanted in wanted_by.items()
+            if snapshot.line(host_id).is_free(start, end)
         }
 
 
@@ -151,9 +151,9 @@ def _shared(
             return
         if at < len(groups[group]):
             host_id, room = groups[group][at]
-            for take in range(min(room, left, last), 0, -1):
-                for more in go(group, at + 1, left - take, take):
-                    yield {host_id: take, **more}
+            for share in range(min(room, left, last), 0, -1):
+                for more in go(group, at + 1, left - share, share):
+                    yield {host_id: share, **more}
         yield from go(group + 1, 0, left, most)
 
     return go(0, 0, units, most)
@@ -163,8 +163,8 @@ def _shared(
 DEPTH = 8
 #: Limits in host checks: to make way for one need, for all needs, and in a search. A million
 #: checks take a second or two.
-LOOKS, LOOKS_IN_ALL = 10_000, 2_000_000
-LOOKS_GROUP, LOOKS_AROUND = 200_000, 5_000
+CHECKS, CHECKS_IN_ALL = 10_000, 2_000_000
+CHECKS_GROUP, CHECKS_AROUND = 200_000, 5_000
 #: A group of up to this many needs is searched as a whole, unless it has more hosts than this.
 SMALL, SMALL_HOSTS = 10, 60
 #: Other unmet needs are looked up among this many before and after a need in the order.
@@ -223,9 +223,9 @@ def _groups(jobs: Sequence[Job], board: Board) -> Iterator[list[Job]]:
     for index in sorted(range(len(jobs)), key=lambda index: jobs[index].need.start):
         need = jobs[index].need
         for place in places[index]:
-            until, whom = last.get(place, (need.start, index))
+            until, other = last.get(place, (need.start, index))
             if until > need.start:
-                parent[root(index)] = root(whom)
+                parent[root(index)] = root(other)
             last[place] = (max(until, need.end), index)
     jobses: dict[int, list[Job]] = {}
     for index, job in enumerate(jobs):
@@ -255,7 +255,7 @@ def _give(
     for host_id, units in board.find(job, job.missing, pressed=pressed).items():
         board.put(job, host_id, units)
     if not job.is_whole and way:
-        until = min(board.looked + LOOKS, LOOKS_IN_ALL)
+        until = min(board.checks + CHECKS, CHECKS_IN_ALL)
         _make_way(board, job, DEPTH, until, set())
     if job.is_whole or part:
         return job.is_whole
@@ -263,21 +263,21 @@ def _give(
     return False
 
 
-def _make_way(board: Board, job: Job, depth: int, until: int, seen: set[tuple[Job, int]]) -> bool:
+def _make_way(board: Board, job: Job, depth: int, until: int, tried: set[tuple[Job, int]]) -> bool:
     """Complete a need with hosts whose users in this plan can move; each pair is tried once."""
     if not depth:
         return False
     for host_id in board.places(job):
         if job.is_whole:
             return True
-        if board.looked > until:
+        if board.checks > until:
             return False
-        if (job, host_id) in seen or host_id in job.has:
+        if (job, host_id) in tried or host_id in job.has:
             continue
         others = board.others(job, host_id)
         if others:
-            seen.add((job, host_id))
-            _take_over(board, job, host_id, others, depth, until, seen)
+            tried.add((job, host_id))
+            _take_over(board, job, host_id, others, depth, until, tried)
     return job.is_whole
 
 
@@ -288,7 +288,7 @@ def _take_over(
     others: Iterable[Job],
     depth: int,
     until: int,
-    seen: set[tuple[Job, int]],
+    tried: set[tuple[Job, int]],
 ) -> bool:
     """Take the host over if every displaced need gets as much elsewhere."""
     mark = board.mark()
@@ -301,7 +301,7 @@ def _take_over(
     chosen = _wants(board, job, host_id)
     if chosen:
         board.put(job, host_id, chosen)
-        if all(_elsewhere(board, *one, depth, until, seen) for one in gone):
+        if all(_elsewhere(board, *displaced, depth, until, tried) for displaced in gone):
             return True
     board.back(mark)
     return False
@@ -315,11 +315,11 @@ def _wants(board: Board, job: Job, host_id: int) -> int:
 
 
 def _elsewhere(
-    board: Board, job: Job, before: int, depth: int, until: int, seen: set[tuple[Job, int]]
+    board: Board, job: Job, before: int, depth: int, until: int, tried: set[tuple[Job, int]]
 ) -> bool:
     for host_id, units in board.find(job, before - job.count, pressed=True, first=True).items():
         board.put(job, host_id, units)
-    return job.count >= before or _make_way(board, job, depth - 1, until, seen)
+    return job.count >= before or _make_way(board, job, depth - 1, until, tried)
 
 
 def _improve(group: Sequence[Job], board: Board) -> None:
@@ -328,30 +328,30 @@ def _improve(group: Sequence[Job], board: Board) -> None:
     if not short:
         return
     if len(group) <= SMALL and len({h for job in group for h in board.places(job)}) <= SMALL_HOSTS:
-        better(group, board, LOOKS_GROUP)
+        better(group, board, CHECKS_GROUP)
         return
     order = {job: at for at, job in enumerate(group)}
     for job in short:
-        if board.looked > LOOKS_IN_ALL:
+        if board.checks > CHECKS_IN_ALL:
             return
         if not job.is_whole:
             around = _around(job, short, board)
-            better(sorted(around, key=order.__getitem__), board, LOOKS_AROUND)
+            better(sorted(around, key=order.__getitem__), board, CHECKS_AROUND)
 
 
 def _around(job: Job, short: Sequence[Job], board: Board) -> list[Job]:
     """Return the need, the needs on its hosts in its time, and unmet needs that want those
     hosts."""
-    found = {job: None}
+    jobs = {job: None}
     for host_id in board.places(job)[:SMALL_HOSTS]:
-        found.update(dict.fromkeys(board.others(job, host_id)))
-        if len(found) > SMALL // 2:
+        jobs.update(dict.fromkeys(board.others(job, host_id)))
+        if len(jobs) > SMALL // 2:
             break
-    near = {host_id for one in found for host_id in one.has}
+    near = {host_id for other in jobs for host_id in other.has}
     at = short.index(job)
     for other in short[max(0, at - NEAR) : at + NEAR]:
-        if len(found) >= SMALL:
+        if len(jobs) >= SMALL:
             break
         if other.need.meets(job.need) and not near.isdisjoint(board.places(other)):
-            found[other] = None
-    return list(found)[:SMALL]
+            jobs[other] = None
+    return list(jobs)[:SMALL]

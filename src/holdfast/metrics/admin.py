@@ -56,16 +56,16 @@ def table(
         there = ", ".join((*NUMBERS, *WORDS))
         raise InvalidInput(f"there is nothing called {sort[:80]!r} to sort by: there are {there}")
     alarms = list(alarms)
-    found = rows(snapshot, alarms)
-    found.sort(key=lambda row: _place(row, sort))
+    guests = rows(snapshot, alarms)
+    guests.sort(key=lambda row: _place(row, sort))
     return {
         "host": snapshot.host,
         "at": snapshot.at.isoformat(),
         "pass_id": snapshot.pass_id,
-        "total": len(found),
+        "total": len(guests),
         "alarms": sum(transition.state in ("firing", "no_data") for transition in alarms),
         "node": _node(snapshot),
-        "guests": found[:limit] if limit else found,
+        "guests": guests[:limit] if limit else guests,
     }
 
 
@@ -99,11 +99,11 @@ def _row(reading: Reading, parts: Mapping[str, Sequence[Reading]]) -> Row:
         row["cpu"], row["steal"] = values.get("util_ratio"), values.get("steal_ratio")
         row["mem"], row["mem_ratio"] = _memory(values)
     for kind, sums in _SUMS.items():
-        known = [one.values for one in parts[kind] if not one.stale]
+        current = [part.values for part in parts[kind] if not part.stale]
         for name, field in sums:
-            row[name] = _sum(known, field)
+            row[name] = _sum(current, field)
     row["contract"] = max(
-        (ratio for one in (reading, *parts[DISK], *parts[NIC]) for ratio in _used(one)),
+        (ratio for source in (reading, *parts[DISK], *parts[NIC]) for ratio in _used(source)),
         default=None,
     )
     return row
@@ -135,9 +135,9 @@ def _used(reading: Reading) -> Iterable[float]:
             yield value / limit
 
 
-def _sum(known: Sequence[Mapping[str, float]], field: str) -> float | None:
-    found = [values[field] for values in known if field in values]
-    return sum(found) if found else None
+def _sum(rows: Sequence[Mapping[str, float]], field: str) -> float | None:
+    numbers = [values[field] for values in rows if field in values]
+    return sum(numbers) if numbers else None
 
 
 def _by_guest(snapshot: Snapshot, kind: str) -> dict[str, list[Reading]]:
@@ -148,8 +148,8 @@ def _by_guest(snapshot: Snapshot, kind: str) -> dict[str, list[Reading]]:
 
 
 def _readings(snapshot: Snapshot, kind: str) -> Sequence[Reading]:
-    known = snapshot.tables.get(kind)
-    return known.readings if known is not None else ()
+    table = snapshot.tables.get(kind)
+    return table.readings if table is not None else ()
 
 
 def _node(snapshot: Snapshot) -> Row:

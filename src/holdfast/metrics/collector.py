@@ -115,7 +115,7 @@ RESET: Final = "reset"
 #: Linux documents that these counters can step back. A small step back is neither a reset nor
 #: CPU time.
 _WAVERS: Final = ("cpu_idle_ns", "cpu_iowait_ns")
-_A_LITTLE_NS: Final = 1e9
+_SMALL_STEP_NS: Final = 1e9
 NOTHING: Final = frozenset[str]()
 
 HOST_RATES: Final = frozenset({"cpu_util_ratio", "cpu_iowait_ratio", "cpu_steal_ratio"})
@@ -222,7 +222,7 @@ def host_rates(now: Mapping[str, float], before: Mapping[str, float] | None) -> 
 def _host_rates(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
     names = [name for name in now if name.startswith("cpu_") and name.endswith("_ns")]
     grown = {name: _ran(name, now[name], before.get(name, 0)) for name in names}
-    ran = [one for one in grown.values() if one is not None]
+    ran = [growth for growth in grown.values() if growth is not None]
     if len(ran) < len(names):
         return {RESET: 1.0}
     total = sum(ran)
@@ -238,7 +238,7 @@ def _host_rates(now: Mapping[str, float], before: Mapping[str, float]) -> dict[s
 
 def _ran(name: str, now: float, before: float) -> float | None:
     """Return the growth of a CPU time counter; a small step back of idle or iowait is 0."""
-    if name in _WAVERS and 0 < before - now < _A_LITTLE_NS:
+    if name in _WAVERS and 0 < before - now < _SMALL_STEP_NS:
         return 0.0
     return grew(now, before)
 
@@ -297,10 +297,10 @@ def ram_rates(now: Stats | None, before: Stats | None, facts: Facts, wall_s: flo
     """
     values: dict[str, float] = {}
     if now is not None:
-        values = {name: v for key, name in _RAM.items() if _is(v := now.values.get(key))}
-        told = now.values.get("balloon.last-update")
-        if _is(told) and told:
-            values["last_update_age_s"] = max(0.0, wall_s - told)
+        values = {name: v for key, name in _RAM.items() if _is_number(v := now.values.get(key))}
+        updated = now.values.get("balloon.last-update")
+        if _is_number(updated) and updated:
+            values["last_update_age_s"] = max(0.0, wall_s - updated)
     values.setdefault("balloon_current_kib", facts.balloon_kib)
     values.setdefault("balloon_maximum_kib", facts.memory_kib)
     free = values.get("usable_kib", values.get("unused_kib"))
@@ -316,7 +316,7 @@ def ram_rates(now: Stats | None, before: Stats | None, facts: Facts, wall_s: flo
 
 def _step(now: Stats, before: Stats, key: str) -> float | None:
     later, earlier = now.values.get(key), before.values.get(key)
-    return grew(later, earlier) if _is(later) and _is(earlier) else None
+    return grew(later, earlier) if _is_number(later) and _is_number(earlier) else None
 
 
 def disks_rates(stats: Stats) -> dict[str, dict[str, float]]:
@@ -324,12 +324,15 @@ def disks_rates(stats: Stats) -> dict[str, dict[str, float]]:
     return dict(_disks(stats.values))
 
 
-def _disks(said: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
-    for number in range(int(said.get("block.count", 0))):
+def _disks(stats: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
+    for number in range(int(stats.get("block.count", 0))):
         named, plan = _plan(number)
-        if plan[0][0] not in said:
+        if plan[0][0] not in stats:
             continue  # numbering may have gaps, and a skipped disk has a name but no counters
-        yield str(said.get(named, number)), {name: said[key] for key, name in plan if key in said}
+        yield (
+            str(stats.get(named, number)),
+            {name: stats[key] for key, name in plan if key in stats},
+        )
 
 
 @functools.cache
@@ -367,12 +370,12 @@ def disk_rates(
 def _disk_rates(grown: Mapping[str, float], elapsed_s: float) -> dict[str, float]:
     """Compute disk rates from counter growth; an idle disk has latency 0."""
     made = {name: grown[key] / elapsed_s for key, name in _DISK_RATED.items() if key in grown}
-    for name, one, other in (
+    for name, read, write in (
         ("iops", "rd_iops", "wr_iops"),
         ("bytes_per_s", "rd_bytes_per_s", "wr_bytes_per_s"),
     ):
-        if one in made and other in made:
-            made[name] = made[one] + made[other]
+        if read in made and write in made:
+            made[name] = made[read] + made[write]
     for name, ways in _LATENCIES:
         if all(f"{way}_reqs" in grown and f"{way}_times_ns" in grown for way in ways):
             done = sum(grown[f"{way}_reqs"] for way in ways)
@@ -385,14 +388,14 @@ def _grown(
     now: Mapping[str, float], before: Mapping[str, float], names: Iterable[str]
 ) -> dict[str, float] | None:
     """Return the growth per counter known in both readings; None if any counter stepped back."""
-    found = {}
+    growth = {}
     for name in names:
         if name in now and name in before:
             step = grew(now[name], before[name])
             if step is None:
                 return None
-            found[name] = step
-    return found
+            growth[name] = step
+    return growth
 
 
 def nic_rates(
@@ -424,7 +427,7 @@ def nic_rates(
     return Made(values, NIC_FIELDS - values.keys())
 
 
-def _is(value: float | str | None) -> TypeGuard[float]:
+def _is_number(value: float | str | None) -> TypeGuard[float]:
     return isinstance(value, int | float)
 
 
@@ -442,7 +445,7 @@ _NONE: Final = frozenset[str]()
 
 
 @dataclass(slots=True)
-class _Kept:
+class _GuestState:
     """State of a guest that the collector carries from pass to pass."""
 
     entities: Entities
@@ -464,7 +467,7 @@ class Collector:
         self._measures = measures
         self._clock = clock
         self._entity = Entity(HOST, host, host)
-        self._kept: dict[str, _Kept] = {}
+        self._guests: dict[str, _GuestState] = {}
         self._host: Mapping[str, float] | None = None
         self._pass = 0
         self._at: float | None = None
@@ -472,108 +475,113 @@ class Collector:
 
     def snapshot(self) -> Snapshot:
         """Read the kernel, add the last hypervisor answers, and return a new snapshot."""
-        roster, said = self._measures.roster(), self._measures.said()
-        look = self._measures.read(roster)
+        roster, polled = self._measures.roster(), self._measures.said()
+        counters = self._measures.read(roster)
         now = self._clock.now()
         wall_s = now.timestamp()
         gone = self._forget(roster)
-        is_new, self._round = said.round != self._round, said.round
+        is_new, self._round = polled.round != self._round, polled.round
         guests, disks, nics = [], [], []
         for uuid, guest in roster.guests.items():
-            kept = self._known(uuid, guest)
-            self._take(kept, guest, look, said, wall_s)
+            state = self._state_of(uuid, guest)
+            self._update(state, guest, counters, polled, wall_s)
             why = _suspended(guest)
-            guests.append(_guest(kept, why or _unseen(uuid, look)))
-            disks += _collect_disks(kept, guest, why or said.silent.get(uuid, ""), said, look.at)
-            nics += _nics(kept, guest, look, why)
-            _settle(kept)
-        tables = {HOST: Table(HOST, [self._host_reading(look, roster)])}
+            guests.append(_guest(state, why or _without_process(uuid, counters)))
+            disks += _collect_disks(
+                state, guest, why or polled.silent.get(uuid, ""), polled, counters.at
+            )
+            nics += _nics(state, guest, counters, why)
+            _settle(state)
+        tables = {HOST: Table(HOST, [self._host_reading(counters, roster)])}
         if roster.whole:
-            tables[GUEST] = Table(GUEST, guests, None if is_new else _of_the_kernel(guests))
+            tables[GUEST] = Table(GUEST, guests, None if is_new else _kernel_fields(guests))
             tables[DISK] = Table(DISK, disks, None if is_new else _NONE)
             tables[NIC] = Table(NIC, nics)
-        elapsed_s, self._at = look.at - (look.at if self._at is None else self._at), look.at
+        elapsed_s, self._at = (
+            counters.at - (counters.at if self._at is None else self._at),
+            counters.at,
+        )
         # also grows across a restart of the agent
         self._pass = max(self._pass + 1, int(wall_s * 1000))
-        return Snapshot(self._entity.id, self._pass, now, look.at, elapsed_s, tables, gone)
+        return Snapshot(self._entity.id, self._pass, now, counters.at, elapsed_s, tables, gone)
 
     # guests on the host
 
-    def _known(self, uuid: str, guest: Guest) -> _Kept:
+    def _state_of(self, uuid: str, guest: Guest) -> _GuestState:
         """Return the state of a guest; refresh its entities if its facts changed."""
-        kept = self._kept.get(uuid)
-        if kept is None:
-            kept = self._kept[uuid] = _Kept(entities(guest.facts, guest.came), guest.facts)
-        elif kept.facts is not guest.facts:
-            kept.facts = guest.facts
-            _detach(kept)
+        state = self._guests.get(uuid)
+        if state is None:
+            state = self._guests[uuid] = _GuestState(entities(guest.facts, guest.came), guest.facts)
+        elif state.facts is not guest.facts:
+            state.facts = guest.facts
+            _detach(state)
             made = entities(guest.facts)
-            if made != kept.entities:  # keep the same objects until something changes
-                kept.entities = made
-        return kept
+            if made != state.entities:  # keep the same objects until something changes
+                state.entities = made
+        return state
 
     def _forget(self, roster: Roster) -> dict[str, str]:
         """Drop guests that left since the previous pass; return the reason by entity id."""
         gone: dict[str, str] = {}
-        for uuid in [one for one in self._kept if one not in roster.guests]:
+        for uuid in [key for key in self._guests if key not in roster.guests]:
             why = roster.left.get(uuid, "gone")
-            known = self._kept.pop(uuid).entities
-            for entity in (known.guest, *known.disks.values(), *known.nics.values()):
+            parts = self._guests.pop(uuid).entities
+            for entity in (parts.guest, *parts.disks.values(), *parts.nics.values()):
                 gone[entity.id] = why
         return gone
 
     # values and rates
 
-    def _take(
-        self, kept: _Kept, guest: Guest, look: HostCounters, said: Said, wall_s: float
+    def _update(
+        self, state: _GuestState, guest: Guest, counters: HostCounters, polled: Said, wall_s: float
     ) -> None:
         """Compute CPU, memory, disk and interface values of a guest from the new counters."""
         uuid = guest.facts.uuid
-        process = look.processes.get(uuid)
+        process = counters.processes.get(uuid)
         if process is not None:
-            made = process_rates(process, kept.process, guest.facts.vcpus)
-            kept.process = process
-            if guest.state == RUNNING or not kept.cpu.values:
-                kept.cpu = made
-        stats = said.stats.get(uuid)
-        if stats is not None and (kept.stats is None or stats.at > kept.stats.at):
-            kept.ram = ram_rates(stats, kept.stats, guest.facts, wall_s)
-            _take_disks(kept, stats)
-            kept.stats = stats
-        elif stats is None or look.at - stats.at > 2 * said.interval_s:
-            kept.ram = ram_rates(None, None, guest.facts, wall_s)
+            made = process_rates(process, state.process, guest.facts.vcpus)
+            state.process = process
+            if guest.state == RUNNING or not state.cpu.values:
+                state.cpu = made
+        stats = polled.stats.get(uuid)
+        if stats is not None and (state.stats is None or stats.at > state.stats.at):
+            state.ram = ram_rates(stats, state.stats, guest.facts, wall_s)
+            _update_disks(state, stats)
+            state.stats = stats
+        elif stats is None or counters.at - stats.at > 2 * polled.interval_s:
+            state.ram = ram_rates(None, None, guest.facts, wall_s)
         for nic in guest.facts.nics:
-            link = look.links.get(nic.ifname)
+            link = counters.links.get(nic.ifname)
             if link is not None:
-                at, before = kept.links.get(nic.key, (look.links_at, None))
+                at, before = state.links.get(nic.key, (counters.links_at, None))
                 made = nic_rates(
                     link,
                     before,
-                    look.links_at - at,
+                    counters.links_at - at,
                     swapped=nic.swapped,
                     contracts=nic.contracts,
                 )
-                kept.links[nic.key] = (look.links_at, link)
-                if guest.state == RUNNING or nic.key not in kept.made_links:
-                    kept.made_links[nic.key] = made
+                state.links[nic.key] = (counters.links_at, link)
+                if guest.state == RUNNING or nic.key not in state.made_links:
+                    state.made_links[nic.key] = made
 
-    def _host_reading(self, look: HostCounters, roster: Roster) -> Reading:
-        made = host_rates(look.host, self._host)
-        self._host = look.host
+    def _host_reading(self, counters: HostCounters, roster: Roster) -> Reading:
+        made = host_rates(counters.host, self._host)
+        self._host = counters.host
         if not roster.whole:
             return Reading(self._entity, made.values, made.missing | PROMISES)
-        promises = promised(roster, self._kept_disks(roster))
+        promises = promised(roster, self._disk_sizes(roster))
         missing = made.missing | promises.missing
         return Reading(self._entity, made.values | promises.values, missing)
 
-    def _kept_disks(self, roster: Roster) -> dict[str, float]:
+    def _disk_sizes(self, roster: Roster) -> dict[str, float]:
         """Return the total disk capacity of each guest without a flavor."""
-        found = {}
+        sizes = {}
         for uuid, facts in roster.defined.items():
-            kept = self._kept.get(uuid)
-            if facts.disk_bytes is None and kept is not None and kept.disks:
-                found[uuid] = sum(one.get("capacity_bytes", 0) for _, one in kept.disks.values())
-        return found
+            state = self._guests.get(uuid)
+            if facts.disk_bytes is None and state is not None and state.disks:
+                sizes[uuid] = sum(disk.get("capacity_bytes", 0) for _, disk in state.disks.values())
+        return sizes
 
 
 def promised(roster: Roster, disk_bytes: Mapping[str, float]) -> Made:
@@ -583,40 +591,40 @@ def promised(roster: Roster, disk_bytes: Mapping[str, float]) -> Made:
         "vms_running": sum(guest.state == RUNNING for guest in running),
         "vcpus_allocated": sum(guest.facts.vcpus for guest in running),
         "vms_defined": len(defined),
-        "vcpus_promised": sum(one.vcpus for one in defined.values()),
-        "mem_promised_bytes": sum(one.memory_kib for one in defined.values()) * 1024,
+        "vcpus_promised": sum(facts.vcpus for facts in defined.values()),
+        "mem_promised_bytes": sum(facts.memory_kib for facts in defined.values()) * 1024,
     }
     disks: list[float | None] = []
     for uuid, facts in defined.items():
         nothing = 0.0 if not facts.disks else None
-        known = facts.disk_bytes
-        disks.append(disk_bytes.get(uuid, nothing) if known is None else known)
+        flavor_bytes = facts.disk_bytes
+        disks.append(disk_bytes.get(uuid, nothing) if flavor_bytes is None else flavor_bytes)
     sizes = [disk for disk in disks if disk is not None]
     if len(sizes) < len(disks):
         return Made(values, frozenset({"disk_promised_bytes"}))
     return Made(values | {"disk_promised_bytes": sum(sizes)})
 
 
-def _take_disks(kept: _Kept, stats: Stats) -> None:
+def _update_disks(state: _GuestState, stats: Stats) -> None:
     """Compute disk rates.
 
     Each disk has its own timestamp, because the hypervisor may skip a guest; then the earlier
     values stay.
     """
     for target, now in disks_rates(stats).items():
-        at, before = kept.disks.get(target, (stats.at, None))
-        kept.made_disks[target] = disk_rates(now, before, stats.at - at)
-        kept.disks[target] = (stats.at, now)
+        at, before = state.disks.get(target, (stats.at, None))
+        state.made_disks[target] = disk_rates(now, before, stats.at - at)
+        state.disks[target] = (stats.at, now)
 
 
-def _detach(kept: _Kept) -> None:
+def _detach(state: _GuestState) -> None:
     """Forget disks and interfaces that the guest no longer has."""
-    disks = {disk.target for disk in kept.facts.disks}
-    nics = {nic.key for nic in kept.facts.nics}
-    for known in (kept.disks, kept.made_disks):
-        for target in known.keys() - disks:
-            del known[target]
-    for links in (kept.links, kept.made_links):
+    disks = {disk.target for disk in state.facts.disks}
+    nics = {nic.key for nic in state.facts.nics}
+    for targets in (state.disks, state.made_disks):
+        for target in targets.keys() - disks:
+            del targets[target]
+    for links in (state.links, state.made_links):
         for key in links.keys() - nics:
             del links[key]
 
@@ -627,46 +635,48 @@ def _suspended(guest: Guest) -> str:
     return f"{SUSPENDED}: {guest.reason or guest.state}"
 
 
-def _unseen(uuid: str, look: HostCounters) -> str:
-    return "" if uuid in look.processes else NO_PROCESS
+def _without_process(uuid: str, counters: HostCounters) -> str:
+    return "" if uuid in counters.processes else NO_PROCESS
 
 
-def _guest(kept: _Kept, stale: str) -> Reading:
-    values = {**kept.ram.values, **kept.cpu.values}
-    return Reading(kept.entities.guest, values, kept.ram.missing | kept.cpu.missing, stale)
+def _guest(state: _GuestState, stale: str) -> Reading:
+    values = {**state.ram.values, **state.cpu.values}
+    return Reading(state.entities.guest, values, state.ram.missing | state.cpu.missing, stale)
 
 
-def _collect_disks(kept: _Kept, guest: Guest, stale: str, said: Said, now: float) -> list[Reading]:
+def _collect_disks(
+    state: _GuestState, guest: Guest, stale: str, polled: Said, now: float
+) -> list[Reading]:
     readings = []
     for disk in guest.facts.disks:
-        made = kept.made_disks.get(disk.target)
-        entity = kept.entities.disks[disk.target]
+        made = state.made_disks.get(disk.target)
+        entity = state.entities.disks[disk.target]
         if made is None:
             readings.append(Reading(entity, {}, DISK_FIELDS, stale or NO_ANSWER))
             continue
-        is_old = now - kept.disks[disk.target][0] > 2 * said.interval_s
+        is_old = now - state.disks[disk.target][0] > 2 * polled.interval_s
         readings.append(
             Reading(entity, made.values, made.missing, stale or (NO_ANSWER if is_old else ""))
         )
     return readings
 
 
-def _nics(kept: _Kept, guest: Guest, look: HostCounters, stale: str) -> list[Reading]:
+def _nics(state: _GuestState, guest: Guest, counters: HostCounters, stale: str) -> list[Reading]:
     readings = []
     for nic in guest.facts.nics:
-        made = kept.made_links.get(nic.key, Made({}, NIC_FIELDS))
-        why = stale or ("" if nic.ifname in look.links else NO_LINK)
-        readings.append(Reading(kept.entities.nics[nic.key], made.values, made.missing, why))
+        made = state.made_links.get(nic.key, Made({}, NIC_FIELDS))
+        why = stale or ("" if nic.ifname in counters.links else NO_LINK)
+        readings.append(Reading(state.entities.nics[nic.key], made.values, made.missing, why))
     return readings
 
 
-def _settle(kept: _Kept) -> None:
+def _settle(state: _GuestState) -> None:
     """Clear `came` after the first pass, so that only the first snapshot reports a migration."""
-    if kept.entities.guest.came:
-        kept.entities = replace(kept.entities, guest=replace(kept.entities.guest, came=""))
+    if state.entities.guest.came:
+        state.entities = replace(state.entities, guest=replace(state.entities.guest, came=""))
 
 
-def _of_the_kernel(guests: list[Reading]) -> frozenset[str]:
+def _kernel_fields(guests: list[Reading]) -> frozenset[str]:
     """Return the guest fields that the kernel provides in every pass.
 
     Only these fields are fresh in passes between two polls of the hypervisor.

@@ -94,8 +94,8 @@ def is_known(kind: str, field: str) -> bool:
 
 def like(kind: str, field: str) -> str:
     """Return the known field name closest to a misspelt name, or "" if none is close."""
-    found = difflib.get_close_matches(field[:100], sorted(NAMES[kind]), n=1)
-    return found[0] if found else ""
+    matches = difflib.get_close_matches(field[:100], sorted(NAMES[kind]), n=1)
+    return matches[0] if matches else ""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -107,7 +107,7 @@ def is_counter(field: str) -> bool:
 @functools.lru_cache(maxsize=4096)
 def unit(field: str) -> str:
     """Return the unit of a field as Ceilometer writes units; "" for a plain number."""
-    return next((word for end, word in _UNITS if field.endswith(end)), "")
+    return next((symbol for end, symbol in _UNITS if field.endswith(end)), "")
 
 
 def has_changed(field: str, now: float, before: float, band: float) -> bool:
@@ -124,18 +124,18 @@ class Fields:
     """A selection of metric fields by patterns `kind.name`, where * matches any text."""
 
     def __init__(self, wanted: Sequence[str]) -> None:
-        for one in wanted:
-            if one != "*" and "." not in one:
-                raise InvalidInput(f"{one!r} names no numbers: write KIND.NAME, as guest.*_ratio")
+        for pattern in wanted:
+            if pattern != "*" and "." not in pattern:
+                raise InvalidInput(f"{pattern!r} names no field: write KIND.NAME, as guest.*_ratio")
         self._wanted = tuple(wanted)
-        self._known: dict[tuple[str, str], bool] = {}
+        self._cache: dict[tuple[str, str], bool] = {}
 
     def has(self, kind: str, field: str) -> bool:
-        found = self._known.get((kind, field))
-        if found is None:
+        selected = self._cache.get((kind, field))
+        if selected is None:
             name = f"{kind}.{field}"
-            found = field != _INTERNAL and any(
-                fnmatch.fnmatchcase(name, one) for one in self._wanted
+            selected = field != _INTERNAL and any(
+                fnmatch.fnmatchcase(name, pattern) for pattern in self._wanted
             )
-            self._known[(kind, field)] = found
-        return found
+            self._cache[(kind, field)] = selected
+        return selected

@@ -61,7 +61,7 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 MOST_LINES: Final = 1_000
 #: Largest size of a request body with a full history.
 MOST_BYTES: Final = 12 * 1024 * 1024
-_WORDS: Final = ("name", "project", "project_name", "flavor", "guest")
+_TEXTS: Final = ("name", "project", "project_name", "flavor", "guest")
 #: Longest text in characters.
 LONGEST: Final = 255
 _MOST_CONTRACTS: Final = 32
@@ -130,21 +130,22 @@ def merged(old: Hour, new: Hour) -> Hour:
     if not new.points:
         return old
     if not old.points or old.begin >= new.end or new.end - old.end >= POINTS:
-        return _kept(new)
+        return _trimmed(new)
     end = new.end
     begin = max(min(old.begin, new.begin), end - POINTS)
     was = {(line.kind, line.id): line for line in old.lines}
     lines = []
-    for one in new.lines:
-        before = was.pop((one.kind, one.id), None)
+    for line in new.lines:
+        before = was.pop((line.kind, line.id), None)
         parts = [(old.begin, before.values)] if before is not None else []
-        lines.append(replace(one, values=_laid([*parts, (new.begin, one.values)], begin, end)))
-    for one in was.values():
-        lines.append(replace(one, values=_laid([(old.begin, one.values)], begin, end)))
-    return _kept(replace(new, begin=begin, points=end - begin, lines=tuple(lines)))
+        values = _arranged([*parts, (new.begin, line.values)], begin, end)
+        lines.append(replace(line, values=values))
+    for line in was.values():
+        lines.append(replace(line, values=_arranged([(old.begin, line.values)], begin, end)))
+    return _trimmed(replace(new, begin=begin, points=end - begin, lines=tuple(lines)))
 
 
-def _laid(
+def _arranged(
     parts: Sequence[tuple[int, Mapping[str, "array[float]"]]], begin: int, end: int
 ) -> dict[str, "array[float]"]:
     """Place the points of several histories into arrays from slot `begin` to `end`."""
@@ -158,7 +159,7 @@ def _laid(
     return made
 
 
-def _kept(hour: Hour) -> Hour:
+def _trimmed(hour: Hour) -> Hour:
     """Keep the last hour, and the first `MOST_LINES` lines that have a known point."""
     if hour.points > POINTS:
         hour = after(hour, hour.end - POINTS - 1)
@@ -192,61 +193,61 @@ def plain(hour: Hour) -> dict[str, Any]:
 
 
 def _plain_line(line: Line) -> dict[str, Any]:
-    words = {name: value for name in _WORDS if (value := getattr(line, name))}
+    texts = {name: value for name in _TEXTS if (value := getattr(line, name))}
     contracts = {"contracts": dict(line.contracts)} if line.contracts else {}
     values = {name: _packed(points) for name, points in line.values.items()}
-    return {"kind": line.kind, "id": line.id, **words, **contracts, "values": values}
+    return {"kind": line.kind, "id": line.id, **texts, **contracts, "values": values}
 
 
-def read(said: Any) -> Hour:
+def read(body: Any) -> Hour:
     """Parse a history from JSON. InvalidInput says what is wrong."""
-    if not isinstance(said, Mapping):
+    if not isinstance(body, Mapping):
         raise InvalidInput("samples: an object is wanted")
-    begin, points = (_count(said, name) for name in ("begin", "points"))
-    lines = said.get("lines")
+    begin, points = (_count(body, name) for name in ("begin", "points"))
+    lines = body.get("lines")
     if points > POINTS or begin > LAST_SLOT:
         raise InvalidInput(f"samples: at most {POINTS} points are taken")
     if not isinstance(lines, list) or len(lines) > MOST_LINES:
         raise InvalidInput(f"samples.lines: a list of up to {MOST_LINES} is wanted")
-    found = tuple(_line(one, points, f"samples.lines[{n}]") for n, one in enumerate(lines))
-    if len({(line.kind, line.id) for line in found}) < len(found):
+    parsed = tuple(_line(line, points, f"samples.lines[{n}]") for n, line in enumerate(lines))
+    if len({(line.kind, line.id) for line in parsed}) < len(parsed):
         raise InvalidInput("samples.lines: an entity is there twice")
-    left_out, simulated = _count(said, "left_out"), said.get("simulated") is True
-    return Hour(begin, points, found, left_out, simulated)
+    left_out, simulated = _count(body, "left_out"), body.get("simulated") is True
+    return Hour(begin, points, parsed, left_out, simulated)
 
 
-def _line(said: Any, points: int, where: str) -> Line:
-    if not isinstance(said, Mapping):
+def _line(body: Any, points: int, where: str) -> Line:
+    if not isinstance(body, Mapping):
         raise InvalidInput(f"{where}: an object is wanted")
-    kind = said.get("kind")
+    kind = body.get("kind")
     if not isinstance(kind, str) or kind not in FIELDS:
-        raise InvalidInput(f"{where}.kind: it is one of {', '.join(FIELDS)}")
-    words = {name: said.get(name, "") for name in ("id", *_WORDS)}
-    for name, word in words.items():
-        if not isinstance(word, str) or len(word) > LONGEST:
+        raise InvalidInput(f"{where}.kind: write one of {', '.join(FIELDS)}")
+    texts = {name: body.get(name, "") for name in ("id", *_TEXTS)}
+    for name, text in texts.items():
+        if not isinstance(text, str) or len(text) > LONGEST:
             raise InvalidInput(f"{where}.{name}: a text of up to {LONGEST} characters is wanted")
-    if not words["id"]:
-        raise InvalidInput(f"{where}.id: whose numbers they are is wanted")
-    values = said.get("values")
+    if not texts["id"]:
+        raise InvalidInput(f"{where}.id: the id of the entity is wanted")
+    values = body.get("values")
     if not isinstance(values, Mapping) or not values.keys() <= set(FIELDS[kind]):
         raise InvalidInput(f"{where}.values: of a {kind} there are {', '.join(FIELDS[kind])}")
-    read_values = {name: _unpacked(word, points, where) for name, word in values.items()}
-    return Line(kind, **words, contracts=_contracts(said, where), values=read_values)
+    read_values = {name: _unpacked(data, points, where) for name, data in values.items()}
+    return Line(kind, **texts, contracts=_contracts(body, where), values=read_values)
 
 
-def _contracts(said: Mapping[str, Any], where: str) -> dict[str, float]:
-    found = said.get("contracts", {})
-    good = isinstance(found, Mapping) and len(found) <= _MOST_CONTRACTS
+def _contracts(body: Mapping[str, Any], where: str) -> dict[str, float]:
+    contracts = body.get("contracts", {})
+    good = isinstance(contracts, Mapping) and len(contracts) <= _MOST_CONTRACTS
     if not good or not all(
-        isinstance(one, int | float) and not isinstance(one, bool) and abs(one) < 1e30
-        for one in found.values()
+        isinstance(limit, int | float) and not isinstance(limit, bool) and abs(limit) < 1e30
+        for limit in contracts.values()
     ):
         raise InvalidInput(f"{where}.contracts: a few numbers by name are wanted")
-    return {str(name)[:LONGEST]: float(one) for name, one in found.items()}
+    return {str(name)[:LONGEST]: float(limit) for name, limit in contracts.items()}
 
 
-def _count(said: Mapping[str, Any], name: str) -> int:
-    value = said.get(name, 0)
+def _count(body: Mapping[str, Any], name: str) -> int:
+    value = body.get(name, 0)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InvalidInput(f"samples.{name}: a whole number is wanted")
     return value
@@ -259,14 +260,14 @@ def _packed(points: "array[float]") -> str:
     return base64.b64encode(points.tobytes()).decode()
 
 
-def _unpacked(word: Any, points: int, where: str) -> "array[float]":
+def _unpacked(data: Any, points: int, where: str) -> "array[float]":
     made = array("f")
     try:
-        made.frombytes(base64.b64decode(word, validate=True))
+        made.frombytes(base64.b64decode(data, validate=True))
     except (TypeError, ValueError, binascii.Error):
         raise InvalidInput(f"{where}.values: floats of four bytes in base64 are wanted") from None
     if len(made) != points:
-        raise InvalidInput(f"{where}.values: {len(made)} points are there, {points} were said")
+        raise InvalidInput(f"{where}.values: {len(made)} points are there, {points} were announced")
     if sys.byteorder == "big":
         made.byteswap()
     return made
@@ -276,7 +277,7 @@ def _unpacked(word: Any, points: int, where: str) -> "array[float]":
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Columns:
     """Columns of a kind in a single pass; each column is as long as `entities`."""
 
     entities: tuple[Entity, ...]
@@ -286,7 +287,7 @@ class _Kept:
 @dataclass(frozen=True, slots=True)
 class _Point:
     slot: int
-    kinds: Mapping[str, _Kept]
+    kinds: Mapping[str, _Columns]
     left_out: int
 
 
@@ -352,7 +353,7 @@ def _point(slot: int, snapshot: Snapshot, last: _Point | None) -> _Point:
         if before is not None and before.entities == entities:
             entities = before.entities  # same object: less memory, and `_lines` groups by identity
         columns = {name: array("f", table.column(name)[: len(entities)]) for name in fields}
-        kinds[kind] = _Kept(entities, columns)
+        kinds[kind] = _Columns(entities, columns)
     return _Point(slot, kinds, left_out)
 
 
@@ -362,22 +363,22 @@ def _lines(kind: str, points: Sequence[_Point], begin: int, end: int) -> Iterabl
     Consecutive passes with the same entities are combined in a single step.
     """
     values: dict[str, dict[str, array[float]]] = {}
-    known: dict[str, Entity] = {}
+    known_entities: dict[str, Entity] = {}
     there = [(point.slot, point.kinds[kind]) for point in points if kind in point.kinds]
-    for _, run in groupby(there, key=lambda one: id(one[1].entities)):
+    for _, run in groupby(there, key=lambda point: id(point[1].entities)):
         some = list(run)
         places = [slot - begin for slot, _ in some]
         entities = some[0][1].entities
-        known |= {entity.id: entity for entity in entities}
+        known_entities |= {entity.id: entity for entity in entities}
         for name in FIELDS[kind]:
             joined = array("f")
-            for _, kept in some:
-                joined.extend(kept.columns[name])
+            for _, columns in some:
+                joined.extend(columns.columns[name])
             _lay(values, name, (entities, places, joined), end - begin)
-    for key, entity in known.items():
-        found = {name: row for name, row in values[key].items() if is_known(row)}
-        if found:
-            yield _recent_line(entity, found)
+    for key, entity in known_entities.items():
+        rows = {name: row for name, row in values[key].items() if is_known(row)}
+        if rows:
+            yield _recent_line(entity, rows)
 
 
 def _lay(
@@ -403,8 +404,8 @@ def _lay(
 
 
 def _recent_line(entity: Entity, values: Mapping[str, "array[float]"]) -> Line:
-    words = (entity.name, entity.project, entity.project_name, entity.flavor, entity.guest)
-    name, project, project_name, flavor, guest = map(_kept_word, words)
+    texts = (entity.name, entity.project, entity.project_name, entity.flavor, entity.guest)
+    name, project, project_name, flavor, guest = map(_storable, texts)
     return Line(
         *(entity.kind, entity.id, name, project, project_name, flavor, guest),
         contracts=dict(entity.contracts),
@@ -412,9 +413,9 @@ def _recent_line(entity: Entity, values: Mapping[str, "array[float]"]) -> Line:
     )
 
 
-def _kept_word(word: str) -> str:
+def _storable(text: str) -> str:
     """Make a name storable.
 
     Owners choose names, and a bad name must not block the whole history.
     """
-    return word.encode(errors="replace").decode().replace("\0", "")[:LONGEST]
+    return text.encode(errors="replace").decode().replace("\0", "")[:LONGEST]

@@ -56,17 +56,17 @@ class Files:
 
     def read_all(self, path: str) -> bytes | None:
         """Return the whole content of a file that is longer than a single kernel read."""
-        found = self.read(path, LARGE)
+        content = self.read(path, LARGE)
         number = self._open.get(path)
-        if not found or number is None:
-            return found
+        if not content or number is None:
+            return content
         try:
-            while more := os.pread(number, LARGE, len(found)):
-                found += more
+            while more := os.pread(number, LARGE, len(content)):
+                content += more
         except OSError:
             self.forget(path)
             return None
-        return found
+        return content
 
     def forget(self, path: str) -> None:
         number = self._open.pop(path, None)
@@ -86,16 +86,16 @@ class Files:
 
 def _once(path: str, size: int) -> bytes:
     with open(path, "rb", buffering=0) as file:
-        found = b""
-        while len(found) < size and (more := file.read(size - len(found))):
-            found += more
-        return found
+        content = b""
+        while len(content) < size and (more := file.read(size - len(content))):
+            content += more
+        return content
 
 
 TICK_NS: Final = 10**9 // os.sysconf("SC_CLK_TCK")
 #: Reading the CPU frequency is expensive: it is read once in this many passes.
 SELDOM: Final = 30
-_LOOKED_FOR: Final = {
+_MEMINFO: Final = {
     b"MemTotal": "mem_total_bytes",
     b"MemFree": "mem_free_bytes",
     b"MemAvailable": "mem_available_bytes",
@@ -113,7 +113,7 @@ class Host:
         self._files = files
         self._proc = proc
         self._sys = sys
-        self._looks = 0
+        self._reads = 0
         self._mhz: dict[str, float] = {}
         self._readers: list[tuple[str, int, Callable[[bytes], dict[str, float]]]] = [
             (f"{proc}/stat", LARGE, processors),
@@ -126,16 +126,16 @@ class Host:
             self._readers.append((f"{proc}/pressure/{name}", 256, _Pressure(short)))
 
     def read(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for path, size, understood in self._readers:
+        values: dict[str, float] = {}
+        for path, size, parse in self._readers:
             text = self._files.read(path, size)
             if text:
-                found.update(understood(text))
-        if self._looks % SELDOM == 0:
+                values.update(parse(text))
+        if self._reads % SELDOM == 0:
             self._mhz = self._speed()
-        self._looks += 1
-        found.update(self._mhz)
-        return found
+        self._reads += 1
+        values.update(self._mhz)
+        return values
 
     def _speed(self) -> dict[str, float]:
         try:
@@ -159,7 +159,7 @@ class Links:
 def processors(text: bytes) -> dict[str, float]:
     """Parse the `cpu` line of /proc/stat; user time already includes guest time."""
     first, _, rest = text.partition(b"\n")
-    ticks = [int(word) for word in first.split()[1:9]]
+    ticks = [int(number) for number in first.split()[1:9]]
     ticks += [0] * (8 - len(ticks))
     user, nice, system, idle, iowait, irq, softirq, steal = ticks
     count = 0
@@ -178,16 +178,16 @@ def processors(text: bytes) -> dict[str, float]:
 
 def memory(text: bytes) -> dict[str, float]:
     """Parse /proc/meminfo."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for line in text.splitlines():
         name, _, value = line.partition(b":")
-        known = _LOOKED_FOR.get(name)
-        if known:
-            found[known] = int(value.split()[0]) * 1024
-    total, free = found.pop("swap_total_bytes", None), found.pop("swap_free_bytes", None)
+        field = _MEMINFO.get(name)
+        if field:
+            values[field] = int(value.split()[0]) * 1024
+    total, free = values.pop("swap_total_bytes", None), values.pop("swap_free_bytes", None)
     if total is not None and free is not None:
-        found["swap_used_bytes"] = total - free
-    return found
+        values["swap_used_bytes"] = total - free
+    return values
 
 
 def load(text: bytes) -> dict[str, float]:
@@ -205,8 +205,8 @@ def merged(text: bytes) -> dict[str, float]:
 
 def speed(text: bytes) -> dict[str, float]:
     """Return the mean CPU frequency from /proc/cpuinfo."""
-    found = [float(one) for one in _MHZ.findall(text)]
-    return {"cpu_mhz": sum(found) / len(found)} if found else {}
+    frequencies = [float(number) for number in _MHZ.findall(text)]
+    return {"cpu_mhz": sum(frequencies) / len(frequencies)} if frequencies else {}
 
 
 class _Pressure:
@@ -224,14 +224,14 @@ def pressure(text: bytes) -> float:
 
 def links(text: bytes, wanted: Collection[str]) -> dict[str, Link]:
     """Parse /proc/net/dev; return the interfaces in `wanted`."""
-    found = {}
+    interfaces = {}
     for line in text.splitlines()[2:]:
         name, _, numbers = line.partition(b":")
-        known = name.strip().decode(errors="replace")
-        if known in wanted:
+        ifname = name.strip().decode(errors="replace")
+        if ifname in wanted:
             n = list(map(int, numbers.split()))
-            found[known] = Link(n[0], n[1], n[2], n[3], n[8], n[9], n[10], n[11])
-    return found
+            interfaces[ifname] = Link(n[0], n[1], n[2], n[3], n[8], n[9], n[10], n[11])
+    return interfaces
 
 
 # QEMU processes of guests.
@@ -249,13 +249,13 @@ _SCHEDULED: Final = 2
 
 
 @dataclass(slots=True)
-class _Known:
+class _Qemu:
     pid: int
     started: int
     stat: str
     clock: int
     threads: list[tuple[int, str]] = field(default_factory=list)  # number, file
-    looks: int = 0
+    reads: int = 0
 
 
 class Qemus:
@@ -273,77 +273,77 @@ class Qemus:
         self._files = files
         self._clock = clock
         self._proc = proc
-        self._known: dict[str, _Known] = {}
+        self._qemus: dict[str, _Qemu] = {}
         self._sought: frozenset[str] = frozenset()
         self._pause = self._wait = 0
 
     def read(self, wanted: Collection[str]) -> dict[str, Process]:
         """Return the process values of each wanted guest that has a process."""
-        for uuid in [one for one in self._known if one not in wanted]:
+        for uuid in [known for known in self._qemus if known not in wanted]:
             self._forget(uuid)
-        found = {}
+        processes = {}
         for uuid in wanted:
-            seen = self._one(uuid)
-            if seen is not None:
-                found[uuid] = seen
-        if len(found) < len(wanted):
-            for uuid in self._find([one for one in wanted if one not in found]):
-                seen = self._one(uuid)
-                if seen is not None:
-                    found[uuid] = seen
-        return found
+            process = self._read_process(uuid)
+            if process is not None:
+                processes[uuid] = process
+        if len(processes) < len(wanted):
+            for uuid in self._find([guest for guest in wanted if guest not in processes]):
+                process = self._read_process(uuid)
+                if process is not None:
+                    processes[uuid] = process
+        return processes
 
     def pid(self, uuid: str) -> int | None:
         """Return the process id of a guest's QEMU, if known."""
-        known = self._known.get(uuid)
-        return known.pid if known else None
+        qemu = self._qemus.get(uuid)
+        return qemu.pid if qemu else None
 
-    # one process
+    # a known process
 
-    def _one(self, uuid: str) -> Process | None:
+    def _read_process(self, uuid: str) -> Process | None:
         """Read a known process; forget the process if it has ended."""
-        known = self._known.get(uuid)
-        if known is None:
+        qemu = self._qemus.get(uuid)
+        if qemu is None:
             return None
-        text = self._files.read(known.stat)
+        text = self._files.read(qemu.stat)
         at = self._clock.monotonic()
-        seen = None if text is None else _stat(text)
-        if seen is None or seen.started != known.started:
+        process = None if text is None else _stat(text)
+        if process is None or process.started != qemu.started:
             self._forget(uuid)
             return None
-        if known.looks % AGAIN == 0:
-            self._threads(known)
-        known.looks += 1
+        if qemu.reads % AGAIN == 0:
+            self._threads(qemu)
+        qemu.reads += 1
         try:
-            cpu_ns = time.clock_gettime_ns(known.clock)
+            cpu_ns = time.clock_gettime_ns(qemu.clock)
         except OSError:
-            cpu_ns = seen.user_ns + seen.system_ns
-        return seen._replace(at=at, cpu_ns=cpu_ns, vcpus=tuple(self._vcpus(known)))
+            cpu_ns = process.user_ns + process.system_ns
+        return process._replace(at=at, cpu_ns=cpu_ns, vcpus=tuple(self._vcpus(qemu)))
 
-    def _vcpus(self, known: _Known) -> Iterator[Vcpu]:
-        for number, path in known.threads:
+    def _vcpus(self, qemu: _Qemu) -> Iterator[Vcpu]:
+        for number, path in qemu.threads:
             text = self._files.read(path, 128)
             if text is not None:
                 ran, waited, _ = text.split()
                 yield Vcpu(number, int(ran), int(waited))
 
-    def _threads(self, known: _Known) -> None:
+    def _threads(self, qemu: _Qemu) -> None:
         """Find the vCPU threads of a process."""
-        folder = f"{self._proc}/{known.pid}/task"
-        found = []
+        folder = f"{self._proc}/{qemu.pid}/task"
+        threads = []
         try:
             for tid in os.listdir(folder):
                 named = _THREAD.match(_read(f"{folder}/{tid}/comm"))
                 if named:
-                    found.append((int(named[1]), f"{folder}/{tid}/schedstat"))
+                    threads.append((int(named[1]), f"{folder}/{tid}/schedstat"))
         except OSError:
             return  # the process has just ended; the next read detects the end
-        known.threads = sorted(found)
+        qemu.threads = sorted(threads)
 
     def _forget(self, uuid: str) -> None:
-        known = self._known.pop(uuid, None)
-        if known is not None:
-            for path in (known.stat, *(path for _, path in known.threads)):
+        qemu = self._qemus.pop(uuid, None)
+        if qemu is not None:
+            for path in (qemu.stat, *(path for _, path in qemu.threads)):
                 self._files.forget(path)
 
     # search for processes
@@ -358,28 +358,28 @@ class Qemus:
         if self._wait > 0 and sought <= self._sought:
             self._wait -= 1
             return []
-        found = self._all(sought)
+        qemus = self._scan(sought)
         known_before = sought <= self._sought
         self._pause = min(LONGEST_PAUSE, self._pause * 2) if known_before and self._pause else 1
-        self._wait, self._sought = self._pause, sought - found.keys()
-        self._known.update(found)
-        return list(found)
+        self._wait, self._sought = self._pause, sought - qemus.keys()
+        self._qemus.update(qemus)
+        return list(qemus)
 
-    def _all(self, wanted: Collection[str]) -> dict[str, _Known]:
-        found: dict[str, _Known] = {}
+    def _scan(self, wanted: Collection[str]) -> dict[str, _Qemu]:
+        qemus: dict[str, _Qemu] = {}
         for pid in filter(str.isdigit, os.listdir(self._proc)):
             try:
-                said = _UUID.search(_read(f"{self._proc}/{pid}/cmdline", 65536))
-                uuid = said[1].decode() if said else ""
-                seen = _stat(_read(f"{self._proc}/{pid}/stat")) if uuid in wanted else None
+                match = _UUID.search(_read(f"{self._proc}/{pid}/cmdline", 65536))
+                uuid = match[1].decode() if match else ""
+                process = _stat(_read(f"{self._proc}/{pid}/stat")) if uuid in wanted else None
             except OSError:
                 continue  # the process ended meanwhile
             # of two processes take the younger: the other is about to exit
-            if seen and (uuid not in found or seen.started > found[uuid].started):
+            if process and (uuid not in qemus or process.started > qemus[uuid].started):
                 clock = (~int(pid) << 3) | _SCHEDULED
                 stat = f"{self._proc}/{pid}/stat"
-                found[uuid] = _Known(int(pid), seen.started, stat, clock)
-        return found
+                qemus[uuid] = _Qemu(int(pid), process.started, stat, clock)
+        return qemus
 
 
 def _stat(text: bytes) -> Process | None:

@@ -37,10 +37,10 @@ class Message:
     guests: tuple[str, ...]
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> "Message":
+    def of(cls, body: Mapping[str, Any]) -> "Message":
         """Build the message from parsed JSON."""
-        at = datetime.fromtimestamp(said["at"], UTC)
-        return cls(said["host"], at, said["cpu"], said["promised"], tuple(said["guests"]))
+        at = datetime.fromtimestamp(body["at"], UTC)
+        return cls(body["host"], at, body["cpu"], body["promised"], tuple(body["guests"]))
 
 
 def of_driver(now: Mapping[str, float], before: Mapping[str, float] | None) -> collector.Made:
@@ -62,9 +62,9 @@ class NovaSnapshots:
     """Builds snapshots from Nova messages; only one thread may use an instance."""
 
     def __init__(
-        self, look: Callable[[], Mapping[str, float]], processes: Processes, clock: Clock
+        self, read_host: Callable[[], Mapping[str, float]], processes: Processes, clock: Clock
     ) -> None:
-        self._look = look
+        self._read_host = read_host
         self._processes = processes
         self._clock = clock
         self._host: Mapping[str, float] | None = None
@@ -89,27 +89,27 @@ class NovaSnapshots:
         )
 
     def _of_host(self, message: Message) -> Reading:
-        values = {**self._look(), **message.cpu}
+        values = {**self._read_host(), **message.cpu}
         made = (
             of_driver(values, self._host)
             if message.cpu
             else collector.host_rates(values, self._host)
         )
         self._host = values
-        found = {**made.values, **message.promised}
-        return Reading(Entity(HOST, message.host, message.host), found, made.missing)
+        all_values = {**made.values, **message.promised}
+        return Reading(Entity(HOST, message.host, message.host), all_values, made.missing)
 
     def _of_guests(self, uuids: tuple[str, ...]) -> list[Reading]:
-        seen = self._processes(uuids)
+        processes = self._processes(uuids)
         readings = []
         for uuid in uuids:
-            entity = self._guest(uuid, seen.get(uuid))
-            if uuid not in seen:
+            entity = self._guest(uuid, processes.get(uuid))
+            if uuid not in processes:
                 readings.append(Reading(entity, {}, _PROCESS | collector.PROCESS_RATES, NO_PROCESS))
                 continue
-            made = collector.process_rates(seen[uuid], self._before.get(uuid), 1)
+            made = collector.process_rates(processes[uuid], self._before.get(uuid), 1)
             readings.append(Reading(entity, made.values, made.missing))
-        self._before = seen
+        self._before = processes
         self._guests = {reading.entity.id: reading.entity for reading in readings}
         return readings
 

@@ -98,11 +98,11 @@ class Passes(Worker):
         collector: Collector,
         interval_s: float,
         clock: Clock,
-        turns: PassScheduler | None = None,
+        scheduler: PassScheduler | None = None,
     ) -> None:
         super().__init__("metrics", clock)
         self.make_essential()
-        self._turns = turns or PassScheduler(clock)
+        self._scheduler = scheduler or PassScheduler(clock)
         self._collector = collector
         self._every_s = interval_s
         self.receivers: list[Receiver] = []
@@ -111,7 +111,7 @@ class Passes(Worker):
 
     def _forever(self) -> None:
         due, first = self._clock.monotonic(), True
-        self._turns.expect(due)
+        self._scheduler.expect(due)
         while not self._stop.is_set():
             pause_s = max(0.0, due - self._clock.monotonic())
             self.beat(pause_s)
@@ -120,7 +120,7 @@ class Passes(Worker):
             self._wake_event.clear()
             if self._stop.is_set():
                 return
-            with self._turns:
+            with self._scheduler:
                 self.turn()
                 if first:
                     first = False
@@ -131,7 +131,7 @@ class Passes(Worker):
                 late = int((self._clock.monotonic() - due) / self._every_s)
                 self.skipped += late
                 due += self._every_s * (late + 1)
-                self._turns.expect(
+                self._scheduler.expect(
                     due
                 )  # before `room` lets other threads go on: it reads this time
 
@@ -154,7 +154,7 @@ class Passes(Worker):
 
 
 _T = TypeVar("_T")
-Tell = Callable[[Sequence[Group]], None]
+Notify = Callable[[Sequence[Group]], None]
 
 
 class Alarms(Protocol):
@@ -180,10 +180,10 @@ class Stages:
     """Receivers of a snapshot."""
 
     plugins: PluginRunner
-    news: PluginEvents
+    plugin_events: PluginEvents
     alarms: Alarms | None = None
     #: Sends alarm notifications, also those of plugins.
-    tell: Tell | None = None
+    notify: Notify | None = None
     sinks: Sequence[Sink] = ()
 
 
@@ -209,9 +209,9 @@ class MetricsPart(Passes):
         interval_s: float,
         clock: Clock,
         stages: Stages,
-        turns: PassScheduler | None = None,
+        scheduler: PassScheduler | None = None,
     ) -> None:
-        super().__init__(collector, interval_s, clock, turns)
+        super().__init__(collector, interval_s, clock, scheduler)
         self._stages = stages
         self._guards: dict[str, Guard] = {}
         self.passes = 0
@@ -224,15 +224,17 @@ class MetricsPart(Passes):
             return
         self.last = snapshot
         self.passes += 1
-        alarms, tell = stages.alarms, stages.tell
+        alarms, notify = stages.alarms, stages.notify
         outcome = self._guard("alarms", lambda: alarms.evaluate(snapshot)) if alarms else None
-        said = self._guard("what plugins say", lambda: stages.news.consume(snapshot)) or ()
-        changes = (*(outcome.changes if outcome else ()), *said)
-        groups = (*(outcome.groups if outcome else ()), *together(said))
-        if groups and tell is not None:
-            self._guard("telling of alarms", lambda: tell(groups))
+        plugin_changes = (
+            self._guard("plugin events", lambda: stages.plugin_events.consume(snapshot)) or ()
+        )
+        changes = (*(outcome.changes if outcome else ()), *plugin_changes)
+        groups = (*(outcome.groups if outcome else ()), *together(plugin_changes))
+        if groups and notify is not None:
+            self._guard("alarm notifications", lambda: notify(groups))
         for sink in stages.sinks:
-            self._give(sink, snapshot, changes)
+            self._offer(sink, snapshot, changes)
         self._guard("plugins", lambda: stages.plugins.offer(snapshot))
 
     def stop(self) -> None:
@@ -241,11 +243,11 @@ class MetricsPart(Passes):
             self._guard(f"sink {sink.name}", sink.close)
         self._stages.plugins.close()
 
-    def troubles(self) -> dict[str, str]:
+    def failures(self) -> dict[str, str]:
         """Return the stages that currently fail, with the reason."""
         return {name: guard.why for name, guard in list(self._guards.items()) if guard.why}
 
-    def _give(self, sink: Sink, snapshot: Snapshot, changes: Sequence[Change]) -> None:
+    def _offer(self, sink: Sink, snapshot: Snapshot, changes: Sequence[Change]) -> None:
         self._guard(f"sink {sink.name}", lambda: sink.offer(snapshot, changes))
 
     def _guard(self, name: str, call: Callable[[], _T]) -> _T | None:
@@ -257,10 +259,10 @@ class MetricsPart(Passes):
 
 def together(changes: Sequence[Change]) -> list[Group]:
     """Group changes by host and project, as the alarm engine groups changes of rules."""
-    changeses: dict[tuple[str, str], list[Change]] = {}
+    by_project: dict[tuple[str, str], list[Change]] = {}
     for change in changes:
-        changeses.setdefault((change.host, change.project), []).append(change)
-    return [Group(host, project, tuple(of)) for (host, project), of in changeses.items()]
+        by_project.setdefault((change.host, change.project), []).append(change)
+    return [Group(host, project, tuple(of)) for (host, project), of in by_project.items()]
 
 
 class Guard:
@@ -273,7 +275,7 @@ class Guard:
     def call(self, call: Callable[[], _T]) -> _T | None:
         """Return the result of `call`, or None if the call fails."""
         try:
-            found = call()
+            result = call()
         except HoldfastError as error:
             if error.message != self.why:
                 LOG.error("%s: %s; it is tried again in every pass", self._name, error.message)
@@ -288,4 +290,4 @@ class Guard:
         if self.why:
             LOG.info("%s: all is well again", self._name)
             self.why = ""
-        return found
+        return result

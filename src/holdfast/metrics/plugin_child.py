@@ -102,12 +102,12 @@ def _fresh(name: str, path: str, use: str) -> ModuleType:
 def _class(module: ModuleType, name: str, use: str) -> type:
     """Return the named class of the module, or its only plugin class."""
     if name:
-        found: Any = module
+        value: Any = module
         for part in name.split("."):
-            found = getattr(found, part, None)
-        if not inspect.isclass(found):
+            value = getattr(value, part, None)
+        if not inspect.isclass(value):
             raise NotFound(f"{use}: there is no class {name} in it")
-        return found
+        return value
     ours = [
         var
         for var in vars(module).values()
@@ -117,7 +117,7 @@ def _class(module: ModuleType, name: str, use: str) -> type:
     ]
     if len(ours) != 1:
         there = ", ".join(our.__name__ for our in ours) or "none"
-        raise InvalidInput(f"{use}: of the classes that are plugins ({there}) name one, FILE:Class")
+        raise InvalidInput(f"{use}: the plugin classes are {there}: name one, FILE:Class")
     return ours[0]
 
 
@@ -135,17 +135,17 @@ def callbacks(plugin: object) -> Sequence[Callback]:
 
     InvalidInput if there are none, or a callback is not a plain method.
     """
-    found = []
+    methods = []
     for name in CALLBACKS:
         call = getattr(plugin, name, None)
         if call is None:
             continue
         if not callable(call) or inspect.iscoroutinefunction(call):
             raise InvalidInput(f"{name} is not a plain method: write `def {name}(self, d)`")
-        found.append(Callback(name, call, _takes_two(name, call)))
-    if not found:
-        raise InvalidInput(f"it has nothing to call: write one of {', '.join(CALLBACKS)}")
-    return found
+        methods.append(Callback(name, call, _takes_two(name, call)))
+    if not methods:
+        raise InvalidInput(f"the plugin has no callback: write one of {', '.join(CALLBACKS)}")
+    return methods
 
 
 def _takes_two(name: str, call: Callable[..., Any]) -> bool:
@@ -154,12 +154,16 @@ def _takes_two(name: str, call: Callable[..., Any]) -> bool:
     The callback does if its second parameter is named `ctx` or is required.
     """
     try:
-        known = inspect.signature(call).parameters.values()
+        parameters = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):  # written in C: call with `d` only
         return False
-    places = [one for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    places = [
+        param
+        for param in parameters
+        if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD)
+    ]
     must = [place for place in places if place.default is place.empty]
-    several = any(one.kind is one.VAR_POSITIONAL for one in known)
+    several = any(param.kind is param.VAR_POSITIONAL for param in parameters)
     if len(must) > 2 or not (places or several):
         raise InvalidInput(f"{name} takes d, or d and ctx: write `def {name}(self, d, ctx)`")
     return len(must) == 2 or (len(places) > 1 and places[1].name == "ctx")
@@ -179,10 +183,10 @@ _MS: Final = 2**_MS_BITS - 1
 
 def read_word(memory: mmap.mmap) -> tuple[int, int, float] | None:
     """Return number of the plugin at work, index in CALLS, monotonic time since; None if idle."""
-    (word,) = _WORD.unpack_from(memory)
-    if not word:
+    (value,) = _WORD.unpack_from(memory)
+    if not value:
         return None
-    return word >> 48, word >> _MS_BITS & 0xFF, (word & _MS) / 1000
+    return value >> 48, value >> _MS_BITS & 0xFF, (value & _MS) / 1000
 
 
 # Resource use of this process.
@@ -224,7 +228,7 @@ def tasks(pid: int) -> Iterator[tuple[str, list[int]]]:
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError), open(f"{folder}/{name}/children") as file:
-                yield f"{folder}/{name}", [int(one) for one in file.read().split()]
+                yield f"{folder}/{name}", [int(pid_text) for pid_text in file.read().split()]
 
 
 _TASKS: Final = "/proc/self/task"
@@ -277,14 +281,14 @@ class Plugin:
     config_version: int = 0
     strikes: list[tuple[str, str]] = field(default_factory=list)  # of this pass, with a traceback
     notes: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # of this pass, by subject
-    told: int = 0
+    noted: int = 0
     tasks: dict[str, float] = field(default_factory=dict)  # folders in /proc, with their CPU time
 
     def note(self, note: Note) -> None:
-        self.told += 1
+        self.noted += 1
         if len(self.notes) < MOST_NOTES or note.about in self.notes:
-            said = (note.sentence, note.about, note.severity, note.value, note.threshold)
-            self.notes[note.about] = said
+            row = (note.sentence, note.about, note.severity, note.value, note.threshold)
+            self.notes[note.about] = row
 
 
 @dataclass(eq=False)
@@ -294,7 +298,7 @@ class Place:
     current: Plugin | None = None
     before: Plugin | None = None
     trial: Plugin | None = None
-    asked: int = 0  # the request to reload
+    request_id: int = 0  # of the reload
 
 
 class Child:
@@ -315,7 +319,7 @@ class Child:
         self._lines = 0
         self._most_bytes = 0
         self._note_tasks(None)
-        self._do: Mapping[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
+        self._handlers: Mapping[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
             "begin": self._begin,
             "load": self._load,
             "configure": self._configure,
@@ -329,7 +333,7 @@ class Child:
         }
 
     def serve(self) -> None:
-        """Obey messages until `stop` or the end of the agent."""
+        """Handle messages until `stop` or the end of the agent."""
         while True:
             data = self._control.recv(2**20)
             message = marshal.loads(data) if data else {"do": "stop"}
@@ -337,21 +341,21 @@ class Child:
                 break
             self._lines = 0
             _renew_cpu_limit()
-            self._obey(message)
+            self._handle(message)
         for place in self._places.values():
             self._close(place.current, place.before, place.trial)
 
-    def _obey(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         try:
-            said = self._do[message["do"]](message)
+            reply = self._handlers[message["do"]](message)
         except HoldfastError as error:
-            said = {"error": error.message, "kind": type(error).__name__, **error.details}
-            self._say(reply=message["id"], **said)
+            reply = {"error": error.message, "kind": type(error).__name__, **error.details}
+            self._send(reply=message["id"], **reply)
         else:
-            if said is not None:
-                self._say(reply=message["id"], **said)
+            if reply is not None:
+                self._send(reply=message["id"], **reply)
 
-    def _say(self, **message: Any) -> None:
+    def _send(self, **message: Any) -> None:
         """Send a message. The process ends if a plugin has closed the socket.
 
         So does a copy of the process, if a plugin has forked.
@@ -368,7 +372,7 @@ class Child:
         """Pass a log line of a plugin on, up to a limit."""
         self._lines += 1
         if self._lines <= MOST_LINES and os.getpid() == self._pid:
-            self._say(log=text[:4000], level=level, name=name[:100])
+            self._send(log=text[:4000], level=level, name=name[:100])
 
     # changes
 
@@ -405,7 +409,7 @@ class Child:
     def _set_up(self, plugin: Plugin, config: dict[str, Any]) -> None:
         apply = getattr(plugin.made, "configure", None)
         if apply is None and config:
-            raise InvalidInput("it takes no configuration: it has no `configure`")
+            raise InvalidInput("the plugin takes no configuration: it has no `configure`")
         if apply is not None:
             self._call(plugin.number, "configure", lambda: apply(copy.deepcopy(config)))
         plugin.config, plugin.config_version = config, plugin.config_version + 1
@@ -431,7 +435,7 @@ class Child:
     def _reload(self, message: dict[str, Any]) -> None:
         """Load new code beside the old; the next pass tries it, and answers the request."""
         place = self._places.setdefault(message["name"], Place())
-        place.trial, place.asked = self._loaded(message, shadow=True), message["id"]
+        place.trial, place.request_id = self._loaded(message, shadow=True), message["id"]
 
     def _abandon(self, message: dict[str, Any]) -> dict[str, Any]:
         place = self._places.get(message["name"]) or Place()
@@ -442,13 +446,14 @@ class Child:
         """Replace the current code by the code on trial, unless that had a strike."""
         place.trial, trial.shadow = None, False
         if trial.strikes:
-            text = f"the old {trial.name} goes on, for the new {trial.strikes[0][0]}"
+            why = trial.strikes[0][0]
+            text = f"the old code of {trial.name} goes on, because the new code failed: {why}"
             left = self._close(trial)
-            self._say(reply=place.asked, error=text, kind="InvalidInput", left=left)
+            self._send(reply=place.request_id, error=text, kind="InvalidInput", left=left)
             return
         left = self._close(place.before)
         place.current, place.before = trial, place.current
-        self._say(reply=place.asked, **_about(place), left=left)
+        self._send(reply=place.request_id, **_about(place), left=left)
 
     def _roll_back(self, message: dict[str, Any]) -> dict[str, Any]:
         place = self._place(message)
@@ -481,25 +486,25 @@ class Child:
             gc.collect()
         ends = time.monotonic() + END_S
         while True:
-            left = sum(os.path.exists(task) for one in mine for task in one.tasks)
+            left = sum(os.path.exists(task) for plugin in mine for task in plugin.tasks)
             if not left or time.monotonic() > ends:
                 return left
             time.sleep(0.01)
 
-    def _call(self, number: int, what: str, call: Callable[[], Any]) -> Any:
+    def _call(self, number: int, call_name: str, call: Callable[[], Any]) -> Any:
         """Call plugin code between passes; any exception becomes InvalidInput."""
-        self._at_work(number, what)
+        self._at_work(number, call_name)
         try:
             return call()
         except HoldfastError:
             raise
         except BaseException as error:  # foreign code: sys.exit() too
-            raise InvalidInput(f"{what}: {_said(error)}") from error
+            raise InvalidInput(f"{call_name}: {_describe(error)}") from error
         finally:
             self._rest()
 
-    def _at_work(self, number: int, what: str) -> None:
-        base = number << 48 | CALLS.index(what) << _MS_BITS
+    def _at_work(self, number: int, call_name: str) -> None:
+        base = number << 48 | CALLS.index(call_name) << _MS_BITS
         _WORD.pack_into(self._word, 0, base | int(time.monotonic() * 1000) & _MS)
 
     def _rest(self) -> None:
@@ -513,17 +518,17 @@ class Child:
         shared = SharedDicts(self._decoder.decode(data))
         self._note_tasks(self._only_starter())
         for name, place in self._places.items():
-            current = None if name in message["seen"] else place.current
+            current = None if name in message["finished"] else place.current
             for plugin in filter(None, (current, place.trial)):
                 self._turn(plugin, shared, message["slow_s"], message["turn_s"])
             if place.trial is not None:
                 self._judge(place, place.trial)
         self._tick(message)
-        self._say(done=shared.snapshot.pass_id)
+        self._send(done=shared.snapshot.pass_id)
 
     def _turn(self, plugin: Plugin, shared: SharedDicts, slow_s: float, turn_s: float) -> None:
         """Call all callbacks of a plugin and report; building the dicts does not count."""
-        plugin.strikes, plugin.notes, plugin.told = [], {}, 0
+        plugin.strikes, plugin.notes, plugin.noted = [], {}, 0
         snapshot = shared.snapshot
         times = (snapshot.pass_id, snapshot.at, snapshot.monotonic, snapshot.elapsed_s)
         version, shadow = plugin.config_version, plugin.shadow
@@ -544,14 +549,14 @@ class Child:
 
     def _each(self, turn: "Turn", callback: Callback, dicts: Sequence[Any]) -> None:
         """Call a callback with each dict, until the plugin has used up its time in this pass."""
-        call, wants_ctx, what, ctx = callback.call, callback.wants_ctx, callback.name, turn.ctx
-        base = turn.plugin.number << 48 | CALLS.index(what) << _MS_BITS
-        pack, word, monotonic = _WORD.pack_into, self._word, time.monotonic
+        call, wants_ctx, name, ctx = callback.call, callback.wants_ctx, callback.name, turn.ctx
+        base = turn.plugin.number << 48 | CALLS.index(name) << _MS_BITS
+        pack, memory, monotonic = _WORD.pack_into, self._word, time.monotonic
         left_s, slow_s, raised = turn.turn_s - turn.own_s, turn.slow_s, False
         first_s = waited_s = self._waits.seconds()
         began = before = monotonic()
         for d in dicts:
-            pack(word, 0, base | int(before * 1000) & _MS)
+            pack(memory, 0, base | int(before * 1000) & _MS)
             try:
                 if wants_ctx:
                     call(d, ctx)
@@ -560,7 +565,7 @@ class Child:
             except BaseException as error:  # foreign code: sys.exit() too
                 if not raised:  # one strike per pass, however many guests there are
                     raised = True
-                    turn.strike(f"{what} raised {_said(error)}", _trace(error))
+                    turn.strike(f"{name} raised {_describe(error)}", _trace(error))
             now = monotonic()
             turn.calls += 1
             took_s = now - before
@@ -568,7 +573,7 @@ class Child:
                 waits_s, waited_s = self._waits.seconds() - waited_s, self._waits.seconds()
                 took_s = max(0.0, took_s - waits_s)
                 if took_s > slow_s:
-                    turn.strike(f"{what} took {took_s * 1000:.0f} ms")
+                    turn.strike(f"{name} took {took_s * 1000:.0f} ms")
             turn.slowest_s = max(turn.slowest_s, took_s)
             before = now
             if now - began > left_s and now - began - self._waits.seconds() + first_s > left_s:
@@ -581,8 +586,8 @@ class Child:
         plugin = turn.plugin
         notes = [] if plugin.shadow else list(plugin.notes.values())
         for start in range(NOTES_AT_ONCE, len(notes), NOTES_AT_ONCE):
-            self._say(turn=plugin.number, notes=notes[start : start + NOTES_AT_ONCE])
-        self._say(
+            self._send(turn=plugin.number, notes=notes[start : start + NOTES_AT_ONCE])
+        self._send(
             turn=plugin.number,
             passed=turn.ctx.pass_id,
             calls=turn.calls,
@@ -590,7 +595,7 @@ class Child:
             cpu_s=turn.cpu_s,
             slowest_s=turn.slowest_s,
             grew=turn.grew,
-            told=0 if plugin.shadow else plugin.told,
+            noted=0 if plugin.shadow else plugin.noted,
             notes=notes[:NOTES_AT_ONCE],
             strikes=plugin.strikes[:MOST_STRIKES],
         )
@@ -605,11 +610,11 @@ class Child:
         if is_alone and self._is_alone and not os.pread(self._started, 64, 0):
             return  # the usual case, at a tenth of the cost
         self._is_alone = is_alone
-        found = set()
+        current = set()
         for folder, started in tasks(self._pid):
-            found.add(folder)
-            found.update(f"/proc/{pid}" for pid in started)
-        new, self._tasks = found - self._tasks, found
+            current.add(folder)
+            current.update(f"/proc/{pid}" for pid in started)
+        new, self._tasks = current - self._tasks, current
         if plugin is not None and new:
             plugin.tasks.update((folder, cpu_s(folder)) for folder in new)
 
@@ -630,7 +635,7 @@ class Child:
             for plugin in filter(None, (place.current, place.before)):
                 why = _greed(plugin, message["turn_s"] * since_s) if plugin.tasks else ""
                 if why:
-                    self._say(turn=plugin.number, strikes=[(why, "")])
+                    self._send(turn=plugin.number, strikes=[(why, "")])
 
 
 @dataclass(slots=True)
@@ -653,12 +658,12 @@ class Turn:
 
 
 def _about(place: Place) -> dict[str, Any]:
-    """Return what the plugin runner wants to know of a plugin after a change."""
-    said: dict[str, Any] = {"before": place.before is not None}
+    """Return the state of a plugin after a change, for the plugin runner."""
+    reply: dict[str, Any] = {"before": place.before is not None}
     if place.current is not None:
-        said["number"], said["version"] = place.current.number, place.current.config_version
-        said["callbacks"] = [callback.name for callback in place.current.calls]
-    return said
+        reply["number"], reply["version"] = place.current.number, place.current.config_version
+        reply["callbacks"] = [callback.name for callback in place.current.calls]
+    return reply
 
 
 def _greed(plugin: Plugin, most_s: float) -> str:
@@ -679,7 +684,7 @@ def _forget(plugin: Plugin) -> None:
         sys.modules.pop(plugin.kind.__module__, None)
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:300]
 
 
@@ -741,7 +746,7 @@ def main(control: int, memory: int, parent: int, most_bytes: int) -> None:
     child = Child(socket.socket(fileno=control), memory)
     logging.basicConfig(level=logging.INFO, handlers=[_Lines(child)], format="%(message)s")
     nothing = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):  # what plugins print goes nowhere
+    for number in range(3):  # output that plugins print is dropped
         os.dup2(nothing, number)
     try:
         child.serve()

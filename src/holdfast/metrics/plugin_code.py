@@ -60,12 +60,12 @@ def _file(use: str, path: str, name: str) -> Source:
     if not os.path.isabs(path):
         raise InvalidInput(f"{use!r} should be a whole path: begin it with /")
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         raise NotFound(f"{path}: {error.strerror}") from error
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise InvalidInput(f"{path} is no file")
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         raise InvalidInput(f"anybody may write {path}, and we run it: chmod o-w it first")
     return Source(use, path=path, name=name)
 
@@ -119,14 +119,14 @@ class _Reading(Reading):
         node = fields.get("plugins")
         if isinstance(node, Scalar) and not node.text.strip():
             return ()
-        found: dict[str, Wanted] = {}
-        for one in self.items(node, "plugins"):
-            wanted = self._plugin(one)
-            if wanted is not None and wanted.name in found:
-                self.say(one.line, f"{wanted.name} is there twice: keep one of them")
+        plugins: dict[str, Wanted] = {}
+        for item in self.items(node, "plugins"):
+            wanted = self._plugin(item)
+            if wanted is not None and wanted.name in plugins:
+                self.say(item.line, f"{wanted.name} is there twice: keep one of them")
             elif wanted is not None:
-                found[wanted.name] = wanted
-        return tuple(found.values())
+                plugins[wanted.name] = wanted
+        return tuple(plugins.values())
 
     def _plugin(self, node: Node) -> Wanted | None:
         before = len(self.problems)
@@ -170,4 +170,4 @@ def value(text: str) -> Any:
         return _WORDS[text]
     if not _NUMBER.fullmatch(text):
         return text
-    return float(text) if any(one in text for one in ".eE") else int(text)
+    return float(text) if any(mark in text for mark in ".eE") else int(text)

@@ -7,10 +7,10 @@
     changes = events.consume(snapshot)           # once per pass
 
 A plugin repeats its note in every pass. The first note raises an alarm; 60 seconds without the
-note clear the alarm. At most `MOST_STANDING` notes per plugin stand at once; further notes are
+note clear the alarm. At most `MOST_RAISED` alarms per plugin are raised at once; further notes are
 counted and reported as one additional alarm.
 
-    alarms = PluginAlarms(saved)                 # alarms that stood before a restart
+    alarms = PluginAlarms(saved)                 # alarms raised before a restart
     alarms.consume(changes)                      # changes to send notifications for
     alarms.over(snapshot)                        # alarms that no plugin repeated
 
@@ -31,11 +31,11 @@ from holdfast.ports.metrics import GUEST, HOST, Entity, Snapshot
 
 #: An alarm is cleared this many seconds after its last note.
 OVER_S: Final = 60.0
-#: Largest number of standing notes per plugin.
-MOST_STANDING: Final = 20
+#: Largest number of raised alarms per plugin.
+MOST_RAISED: Final = 20
 #: Largest number of notes per plugin and pass.
 MOST_NOTES: Final = 1_000
-NO_LONGER: Final = "no longer told"
+NO_LONGER: Final = "no longer reported"
 #: Longest rule name; the change carries a truncated name.
 _MOST_RULE: Final = 128
 SWITCHED_OFF: Final = "off"
@@ -44,8 +44,8 @@ _Key = tuple[str, str, str]  # plugin, entity, and "" or SWITCHED_OFF or STORM
 
 
 @dataclass(slots=True)
-class _Standing:
-    """A standing alarm of a plugin."""
+class _RaisedAlarm:
+    """A raised alarm of a plugin."""
 
     note: Note  # the note that raised the alarm
     entity: Entity
@@ -60,8 +60,8 @@ class PluginEvents:
         self._lock = threading.Lock()
         self._notes: dict[str, dict[_Key, Note]] = {}  # by plugin
         self._offs: dict[str, str | None] = {}
-        self._standing: dict[_Key, _Standing] = {}
-        self.unheard: Counter[str] = Counter()
+        self._raised: dict[_Key, _RaisedAlarm] = {}
+        self.ignored: Counter[str] = Counter()
 
     def off(self, plugin: str, why: str) -> None:
         """Record that a plugin was switched off."""
@@ -82,14 +82,14 @@ class PluginEvents:
             if len(notes) < MOST_NOTES or key in notes:
                 notes[key] = note
             else:
-                self.unheard[note.plugin] += 1
+                self.ignored[note.plugin] += 1
 
     def consume(self, snapshot: Snapshot) -> list[Change]:
         """Return the alarm changes since the previous pass."""
         with self._lock:
             notes, self._notes = self._notes, {}
             offs, self._offs = self._offs, {}
-        if not (notes or offs or self._standing):
+        if not (notes or offs or self._raised):
             return []
         changes = []
         for plugin, why in offs.items():
@@ -101,23 +101,23 @@ class PluginEvents:
                 changes += self._raise(key, sentence, self._host, snapshot, None)
         for mine in notes.values():
             for key, note in mine.items():
-                changes += self._hear(key, note, snapshot)
+                changes += self._process_note(key, note, snapshot)
         return changes + self._expire(snapshot)
 
-    def _hear(self, key: _Key, note: Note, snapshot: Snapshot) -> list[Change]:
-        """Raise or extend the alarm of a note; beyond `MOST_STANDING`, raise a storm alarm."""
+    def _process_note(self, key: _Key, note: Note, snapshot: Snapshot) -> list[Change]:
+        """Raise or extend the alarm of a note; beyond `MOST_RAISED`, raise a storm alarm."""
         now = snapshot.monotonic
-        if (standing := self._standing.get(key)) is not None:
-            standing.last = now
+        if (alarm := self._raised.get(key)) is not None:
+            alarm.last = now
             return []
-        mine = sum(plugin == note.plugin and not what for plugin, _, what in self._standing)
-        if mine >= MOST_STANDING:
-            self.unheard[note.plugin] += 1
+        mine = sum(plugin == note.plugin and not category for plugin, _, category in self._raised)
+        if mine >= MOST_RAISED:
+            self.ignored[note.plugin] += 1
             key = (note.plugin, "", STORM)
-            if key in self._standing:
-                self._standing[key].last = now
+            if key in self._raised:
+                self._raised[key].last = now
                 return []
-            storm = f"plugin {note.plugin} says more than is passed on: {note.sentence}"
+            storm = f"plugin {note.plugin} raises more alarms than are reported: {note.sentence}"
             note = replace(note, about="", sentence=storm)
         return self._raise(key, note, self._entity(note.about, snapshot), snapshot, now)
 
@@ -130,76 +130,76 @@ class PluginEvents:
     def _raise(
         self, key: _Key, note: Note, entity: Entity, snapshot: Snapshot, now: float | None
     ) -> list[Change]:
-        if key in self._standing:
+        if key in self._raised:
             return []
-        standing = self._standing[key] = _Standing(note, entity, now)
-        return [_change(key, standing, snapshot, RAISED)]
+        alarm = self._raised[key] = _RaisedAlarm(note, entity, now)
+        return [_change(key, alarm, snapshot, RAISED)]
 
     def _expire(self, snapshot: Snapshot) -> list[Change]:
         over = [
             key
-            for key, standing in self._standing.items()
-            if standing.last is not None and snapshot.monotonic - standing.last > OVER_S
+            for key, alarm in self._raised.items()
+            if alarm.last is not None and snapshot.monotonic - alarm.last > OVER_S
         ]
         return [change for key in over for change in self._clear(key, snapshot, NO_LONGER)]
 
     def _clear(self, key: _Key, snapshot: Snapshot, reason: str) -> list[Change]:
-        standing = self._standing.pop(key, None)
-        return [] if standing is None else [_change(key, standing, snapshot, CLEARED, reason)]
+        alarm = self._raised.pop(key, None)
+        return [] if alarm is None else [_change(key, alarm, snapshot, CLEARED, reason)]
 
 
 class PluginAlarms:
-    """Plugin alarms that stand, kept across a restart; only one thread may use an instance.
+    """Raised plugin alarms, kept across a restart; only one thread may use an instance.
 
     After a restart, a plugin that repeats a note continues the same alarm. An alarm that no
     plugin repeats within 60 seconds is cleared.
     """
 
-    def __init__(self, said: Iterable[Mapping[str, Any]] | None = None) -> None:
-        changes = [change_from(one) for one in said or ()]
-        self._standing = {(change.rule, change.entity): change for change in changes}
-        self._unheard = set(self._standing)  # not repeated since the restart
+    def __init__(self, saved: Iterable[Mapping[str, Any]] | None = None) -> None:
+        changes = [change_from(row) for row in saved or ()]
+        self._raised = {(change.rule, change.entity): change for change in changes}
+        self._unrepeated = set(self._raised)  # not repeated since the restart
         self._until: float | None = None
 
     def plain(self) -> list[dict[str, Any]]:
-        """Return the standing alarms as JSON objects, to save them."""
-        return [change.plain() for change in self._standing.values()]
+        """Return the raised alarms as JSON objects, to save them."""
+        return [change.plain() for change in self._raised.values()]
 
     def consume(self, changes: Iterable[Change]) -> list[Change]:
-        """Filter changes: a raise of an alarm that stood before the restart is dropped."""
-        return [told for change in changes if (told := self._told(change)) is not None]
+        """Filter changes: a raise of an alarm raised before the restart is dropped."""
+        return [new for change in changes if (new := self._filtered(change)) is not None]
 
     def over(self, snapshot: Snapshot) -> list[Change]:
         """Clear alarms from before a restart that no plugin has repeated."""
-        if not self._unheard:
+        if not self._unrepeated:
             return []
         now = snapshot.monotonic
         self._until = now + OVER_S if self._until is None else self._until
         if now <= self._until:
             return []
-        left = [self._standing[key] for key in sorted(self._unheard)]
+        left = [self._raised[key] for key in sorted(self._unrepeated)]
         at, why = snapshot.at, NO_LONGER
         return [
             replace(change, before=FIRING, state=OK, last_at=at, at=at, reason=why, event=CLEARED)
             for change in left
         ]
 
-    def _told(self, change: Change) -> Change | None:
+    def _filtered(self, change: Change) -> Change | None:
         key = (change.rule, change.entity)
-        self._unheard.discard(key)
+        self._unrepeated.discard(key)
         if change.event == RAISED:
-            return change if self._standing.setdefault(key, change) is change else None
-        known = self._standing.pop(key, change)
-        return replace(change, first_at=known.first_at)
+            return change if self._raised.setdefault(key, change) is change else None
+        raised = self._raised.pop(key, change)
+        return replace(change, first_at=raised.first_at)
 
 
-def _change(key: _Key, of: _Standing, now: Snapshot, event: str, reason: str = "") -> Change:
+def _change(key: _Key, of: _RaisedAlarm, now: Snapshot, event: str, reason: str = "") -> Change:
     """Build the change of a plugin's alarm."""
-    plugin, about, what = key
+    plugin, about, category = key
     alien = about if of.entity.kind == HOST else ""  # an id that is no guest of this host
     is_raised, note = event == RAISED, of.note
     return Change(
-        rule="/".join(filter(None, (f"plugin:{plugin}", what, alien)))[:_MOST_RULE],
+        rule="/".join(filter(None, (f"plugin:{plugin}", category, alien)))[:_MOST_RULE],
         version="",
         host=now.host,
         kind=of.entity.kind,
@@ -239,7 +239,7 @@ class PluginLog:
     """
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, str], float] = {}
+        self._logged: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
     def off(self, plugin: str, why: str) -> None: ...
@@ -249,9 +249,9 @@ class PluginLog:
     def note(self, note: Note) -> None:
         key, now = (note.plugin, note.about), time.monotonic()
         with self._lock:
-            if now - self._said.get(key, -AGAIN_S) < AGAIN_S:
+            if now - self._logged.get(key, -AGAIN_S) < AGAIN_S:
                 return
-            if len(self._said) >= MOST_REMEMBERED:
-                self._said.clear()
-            self._said[key] = now
+            if len(self._logged) >= MOST_REMEMBERED:
+                self._logged.clear()
+            self._logged[key] = now
         LOG.warning("%s: %s: %s", note.plugin, note.about or note.host, note.sentence)

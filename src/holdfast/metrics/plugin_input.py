@@ -80,7 +80,7 @@ _update: Final = dict.update
 def _thawed(value: Any) -> Any:
     if isinstance(value, Frozen):
         return value.__deepcopy__(None)
-    return [_thawed(one) for one in value] if type(value) is tuple else value
+    return [_thawed(item) for item in value] if type(value) is tuple else value
 
 
 def on_host(snapshot: Snapshot) -> list[Frozen]:
@@ -172,12 +172,12 @@ _MOST_ABOUT: Final = 20_000
 
 
 def _about(entity: Entity) -> Dict:
-    known = _ABOUT.get(id(entity))
-    if known is None or known[0] is not entity:
+    cached = _ABOUT.get(id(entity))
+    if cached is None or cached[0] is not entity:
         if len(_ABOUT) >= _MOST_ABOUT:
             _ABOUT.clear()
-        known = _ABOUT[id(entity)] = (entity, _describe(entity))
-    return known[1]
+        cached = _ABOUT[id(entity)] = (entity, _describe(entity))
+    return cached[1]
 
 
 def _describe(entity: Entity) -> Dict:
@@ -194,20 +194,20 @@ def _describe(entity: Entity) -> Dict:
     return about if entity.kind == GUEST else {**about, **entity.about}
 
 
-def _add_numbers(one: Frozen, reading: Reading, names: tuple[str, ...] | None) -> None:
+def _add_numbers(frozen: Frozen, reading: Reading, names: tuple[str, ...] | None) -> None:
     values, missing = reading.values, reading.missing
     if names is None:
-        _update(one, values)
+        _update(frozen, values)
         lacks = sorted(missing) if missing else ()
     else:
-        _update(one, {name: values[name] for name in names if name in values})
+        _update(frozen, {name: values[name] for name in names if name in values})
         lacks = [name for name in names if name in missing] if missing else ()
     reset = collector.RESET in values
     if reset:
-        _update(one, {name: None for name in lacks if name in _RATES})
-    _set(one, "reset", reset)
-    _set(one, "missing", tuple(lacks))
-    _set(one, "stale", reading.stale)
+        _update(frozen, {name: None for name in lacks if name in _RATES})
+    _set(frozen, "reset", reset)
+    _set(frozen, "missing", tuple(lacks))
+    _set(frozen, "stale", reading.stale)
 
 
 def _vcpus(reading: Reading) -> tuple[Frozen, ...]:
@@ -215,11 +215,11 @@ def _vcpus(reading: Reading) -> tuple[Frozen, ...]:
     values, state = reading.values, reading.stale or "running"
     frozens = []
     for number in sorted([_VCPU_OF[name] for name in values if _VCPU_OF[name] >= 0]):
-        known = {name: values[key] for name, key in _VCPU_KEYS[number] if key in values}
+        numbers = {name: values[key] for name, key in _VCPU_KEYS[number] if key in values}
         lacks = _VCPU_MISSING
-        if len(known) < len(_VCPU):
-            lacks = (*lacks, *(name for name in _VCPU if name not in known))
-        frozens.append(Frozen(known, id=number, state=state, missing=lacks))
+        if len(numbers) < len(_VCPU):
+            lacks = (*lacks, *(name for name in _VCPU if name not in numbers))
+        frozens.append(Frozen(numbers, id=number, state=state, missing=lacks))
     return tuple(frozens)
 
 
@@ -256,23 +256,32 @@ class Encoder:
 
     def encode(self, snapshot: Snapshot, kinds: Collection[str]) -> bytes:
         """Return the tables of these kinds of entities, and the identity of the pass."""
-        entities, seen, tables = self._known, dict[int, Entity](), []
+        entities, current, tables = self._known, dict[int, Entity](), []
         for kind, table in snapshot.tables.items():
             if kind in kinds:
                 rows = [(id(r.entity), r.values, r.missing, r.stale) for r in table.readings]
-                seen.update((id(entity), entity) for entity in table.entities)
+                current.update((id(entity), entity) for entity in table.entities)
                 tables.append((kind, rows))
-        new = [(key, _plain(entity)) for key, entity in seen.items() if key not in entities]
-        gone = [key for key in entities if key not in seen]
-        self._known = seen
-        one, at = snapshot, snapshot.at.isoformat()
-        about = (one.host, one.pass_id, at, one.monotonic, one.elapsed_s)
+        new = [(key, _plain(entity)) for key, entity in current.items() if key not in entities]
+        gone = [key for key in entities if key not in current]
+        self._known = current
+        at = snapshot.at.isoformat()
+        identity = (snapshot.host, snapshot.pass_id, at)
+        about = (*identity, snapshot.monotonic, snapshot.elapsed_s)
         return marshal.dumps((about, new, gone, tables))
 
 
-def _plain(one: Entity) -> tuple[Any, ...]:
-    texts = (one.kind, one.id, one.name, one.project, one.project_name, one.flavor, one.guest)
-    return (*texts, dict(one.contracts), one.came, dict(one.about))
+def _plain(entity: Entity) -> tuple[Any, ...]:
+    texts = (
+        entity.kind,
+        entity.id,
+        entity.name,
+        entity.project,
+        entity.project_name,
+        entity.flavor,
+        entity.guest,
+    )
+    return (*texts, dict(entity.contracts), entity.came, dict(entity.about))
 
 
 class Decoder:
@@ -285,7 +294,7 @@ class Decoder:
         about, new, gone, tables = marshal.loads(data)
         for key in gone:
             _ABOUT.pop(id(self._known.pop(key)), None)
-        self._known.update((key, Entity(*said)) for key, said in new)
+        self._known.update((key, Entity(*fields)) for key, fields in new)
         entities = self._known
         made = {
             kind: Table(kind, [Reading(entities[key], v, m, stale) for key, v, m, stale in rows])

@@ -46,53 +46,53 @@ class PluginManager:
     def __init__(self, runner: PluginRunner, path: str | None, clock: Clock) -> None:
         self._runner = runner
         self._file = PluginsFile(path)
-        self._done: dict[str, Wanted] = {}  # entries of the file that were applied
+        self._applied: dict[str, Wanted] = {}  # entries of the file that were applied
         self._failed: dict[str, tuple[Wanted, str]] = {}
-        self._rounds = PeriodicTask("plugins", FOLLOW_S, self.follow, clock)
+        self._task = PeriodicTask("plugins", FOLLOW_S, self.follow, clock)
 
     def start(self) -> None:
-        self._rounds.start()
-        self._rounds.wake()
+        self._task.start()
+        self._task.wake()
 
     def stop(self) -> None:
-        self._rounds.stop()
+        self._task.stop()
 
     # plugins file
 
     def follow(self) -> None:
         """Apply the plugins file if it changed."""
         if self._file.follow():
-            self._apply({one.name: one for one in self._file.value})
+            self._apply({wanted.name: wanted for wanted in self._file.value})
 
     def _apply(self, wanted: Mapping[str, Wanted]) -> None:
-        before, self._done = self._done, dict(wanted)
+        before, self._applied = self._applied, dict(wanted)
         for name in before.keys() - wanted.keys():
             self._failed.pop(name, None)
             if name in self._runner.names:
-                self._attempt(before[name], lambda one: self._runner.remove(one.name))
-        for name, one in wanted.items():
-            if before.get(name) != one or name in self._failed:
-                self._attempt(one, self._settle)
+                self._attempt(before[name], lambda old: self._runner.remove(old.name))
+        for name, plugin in wanted.items():
+            if before.get(name) != plugin or name in self._failed:
+                self._attempt(plugin, self._apply_entry)
 
-    def _attempt(self, one: Wanted, do: Any) -> None:
+    def _attempt(self, wanted: Wanted, do: Any) -> None:
         """Call `do` with the plugin; record and log a failure."""
         try:
-            do(one)
-            self._failed.pop(one.name, None)
+            do(wanted)
+            self._failed.pop(wanted.name, None)
         except HoldfastError as error:
-            self._failed[one.name] = (one, error.message)
-            LOG.error("plugin %s: %s; the others go on", one.name, error.message)
+            self._failed[wanted.name] = (wanted, error.message)
+            LOG.error("plugin %s: %s; the others go on", wanted.name, error.message)
 
-    def _settle(self, one: Wanted) -> None:
+    def _apply_entry(self, wanted: Wanted) -> None:
         """Add the plugin, or change a plugin of the same name to match the entry."""
-        if one.name in self._runner.names:
-            known = self._runner.row(one.name)
-            if known["use"] == one.use and known["state"] == "on":
-                if known["config"] != one.config:
-                    self._runner.configure(one.name, one.config)
+        if wanted.name in self._runner.names:
+            row = self._runner.row(wanted.name)
+            if row["use"] == wanted.use and row["state"] == "on":
+                if row["config"] != wanted.config:
+                    self._runner.configure(wanted.name, wanted.config)
                 return
-            self._runner.remove(one.name)
-        self._runner.add(one.name, one.use, one.config)
+            self._runner.remove(wanted.name)
+        self._runner.add(wanted.name, wanted.use, wanted.config)
 
     # socket commands
 
@@ -111,13 +111,13 @@ class PluginManager:
         rows = self._runner.rows()
         there = {row["name"] for row in rows}
         rows += [
-            {"name": name, "use": one.use, "state": "off", "why": why, "config": one.config}
-            for name, (one, why) in list(self._failed.items())
+            {"name": name, "use": wanted.use, "state": "off", "why": why, "config": wanted.config}
+            for name, (wanted, why) in list(self._failed.items())
             if name not in there
         ]
-        said = list(self._done)
+        in_file = list(self._applied)
         for row in rows:
-            row["source"] = "file" if row["name"] in said else "asked"
+            row["source"] = "file" if row["name"] in in_file else "asked"
         return {"plugins": rows, "problem": self._file.problem or self._runner.problem}
 
     def add(self, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,15 +157,15 @@ class PluginManager:
         return {"plugin": self._runner.row(name)}
 
 
-def _named(args: Mapping[str, Any], what: str = "name") -> str:
-    found = text(args, what)
-    if not found:
-        raise InvalidInput(f"`{what}` is missing: say which plugin")
-    return found
+def _named(args: Mapping[str, Any], key: str = "name") -> str:
+    value = text(args, key)
+    if not value:
+        raise InvalidInput(f"`{key}` is missing: say which plugin")
+    return value
 
 
 def _config(args: Mapping[str, Any]) -> dict[str, Any]:
-    found = args.get("config", {})
-    if not isinstance(found, dict):
+    config = args.get("config", {})
+    if not isinstance(config, dict):
         raise InvalidInput("`config` is written {…}")
-    return found
+    return config

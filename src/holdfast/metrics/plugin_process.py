@@ -42,14 +42,14 @@ class PluginProcess:
         os.ftruncate(self._memory, DATA_AT)
         self._word = mmap.mmap(self._memory, DATA_AT, prot=mmap.PROT_READ)
         self.control.setblocking(False)
-        given = (theirs.fileno(), self._memory)
-        numbers = (*given, os.getpid(), memory_bytes)
+        inherited = (theirs.fileno(), self._memory)
+        numbers = (*inherited, os.getpid(), memory_bytes)
         try:
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-m", "holdfast.metrics.plugin_child", *map(str, numbers)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=given,
+                pass_fds=inherited,
                 start_new_session=True,
             )
         except OSError:
@@ -105,12 +105,12 @@ class PluginProcess:
 
     def descendants(self, most: int) -> list[int]:
         """Return the processes that plugins have started, about `most` of them at most."""
-        found, todo = list[int](), [self.pid]
-        while todo and len(found) < most:
+        pids, todo = list[int](), [self.pid]
+        while todo and len(pids) < most:
             more = [pid for _, started in tasks(todo.pop()) for pid in started]
-            found += more
+            pids += more
             todo += more
-        return found
+        return pids
 
     def kill(self) -> None:
         """End the process, and all processes that plugins have started."""

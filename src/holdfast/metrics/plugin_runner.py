@@ -34,6 +34,8 @@ from holdfast.metrics.plugin_process import PluginProcess
 from holdfast.model.errors import Conflict, HoldfastError, InvalidInput, NotFound, Unavailable
 from holdfast.ports.metric_plugins import CALLBACKS, Context, Note
 from holdfast.ports.metrics import Snapshot
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.threads import Worker
 
 LOG = logging.getLogger(__name__)
 #: Log lines of plugins.
@@ -89,7 +91,7 @@ class Reports(Protocol):
 
 
 Config = Mapping[str, Any]
-Said = Mapping[str, Any]
+ChildReply = Mapping[str, Any]
 
 
 @dataclass(eq=False)
@@ -117,29 +119,29 @@ class Slot:
     grew_bytes: int = 0
     notes: int = 0
 
-    def use_code(self, said: Said) -> None:
+    def use_code(self, reply: ChildReply) -> None:
         """Take the answer of the process after a change of code."""
         self.number, self.callbacks = (
-            int(said["number"]),
-            [str(callback) for callback in said["callbacks"]],
+            int(reply["number"]),
+            [str(callback) for callback in reply["callbacks"]],
         )
-        self.config_version, self.can_roll_back = int(said["version"]), bool(said["before"])
+        self.config_version, self.can_roll_back = int(reply["version"]), bool(reply["before"])
 
-    def switch_on(self, said: Said) -> None:
-        self.use_code(said)
+    def switch_on(self, reply: ChildReply) -> None:
+        self.use_code(reply)
         self.state, self.why = ON, ""
         self.strikes.clear()
 
-    def count(self, said: Said) -> None:
+    def count(self, report: ChildReply) -> None:
         """Add the report of a pass to the counters."""
         self.passes += 1
-        self.last_pass = int(said["passed"])
-        self.calls += int(said["calls"])
-        self.busy_s += float(said["busy_s"])
-        self.cpu_s += float(said["cpu_s"])
-        self.slowest_s = max(self.slowest_s, float(said["slowest_s"]))
-        self.grew_bytes += int(said["grew"])
-        self.notes += int(said["told"])
+        self.last_pass = int(report["passed"])
+        self.calls += int(report["calls"])
+        self.busy_s += float(report["busy_s"])
+        self.cpu_s += float(report["cpu_s"])
+        self.slowest_s = max(self.slowest_s, float(report["slowest_s"]))
+        self.grew_bytes += int(report["grew"])
+        self.notes += int(report["noted"])
 
     def strike(self, why: str, limits: Limits) -> int:
         """Add a strike; return the number of strikes within `Limits.within_s` seconds."""
@@ -155,7 +157,7 @@ class _Request:
     """A message to the process with an answer. `then` runs on the runner's thread."""
 
     message: dict[str, Any]
-    then: Callable[[Said], None] = lambda _: None
+    then: Callable[[ChildReply], None] = lambda _: None
     failed: Callable[[str], None] = lambda _: None
     is_ours: bool = False  # not repeated after a restart, and no thread waits for the answer
     done: threading.Event = field(default_factory=threading.Event)
@@ -165,6 +167,27 @@ class _Request:
         self.error = error
         self.failed(error.message)
         self.done.set()
+
+
+class _Thread(Worker):
+    """Thread of the runner: repeats rounds, then closes the plugins.
+
+    The process of the plugins ends with the thread that started it, so this thread closes them.
+    """
+
+    def __init__(
+        self,
+        turn: Callable[[], float | None],
+        failed: Callable[[Exception], None],
+        close: Callable[[], None],
+    ) -> None:
+        stop_s = STOP_S + START_S
+        super().__init__("plugin-process", SystemClock(), turn, failed=failed, stop_s=stop_s)
+        self._close = close
+
+    def _forever(self) -> None:
+        super()._forever()
+        self._close()
 
 
 class PluginRunner:
@@ -184,7 +207,7 @@ class PluginRunner:
         self._encoder = Encoder()
         self._passing: Snapshot | None = None  # the pass that the process works on
         self._watched: tuple[tuple[int, int, float], float] | None = None
-        self._told_at = self._counted_at = 0.0  # time of the last pass or tick, and count
+        self._sent_at = self._counted_at = 0.0  # time of the last pass or tick, and count
         self._ends: deque[float] = deque()  # ends of the process that no plugin caused
         self._not_before = 0.0
         self.problem = ""
@@ -194,7 +217,7 @@ class PluginRunner:
         self._woken, self._wake_event = socket.socketpair()
         self._woken.setblocking(False)
         self._wake_event.setblocking(False)
-        self._thread: threading.Thread | None = None
+        self._thread: _Thread | None = None
 
     # passes
 
@@ -229,12 +252,12 @@ class PluginRunner:
                 raise Conflict(f"there are {self._limits.plugins} plugins: remove one first")
             slot = Slot(name, use, dict(config))
 
-            def enter(said: Said) -> None:
-                slot.switch_on(said)
+            def enter(reply: ChildReply) -> None:
+                slot.switch_on(reply)
                 self._slots = {**self._slots, name: slot}
                 self._reports.on(name)
 
-            self._ask(self._loading(slot), enter)
+            self._request(self._loading(slot), enter)
         LOG.info("plugin %s (%s) is on: %s", name, use, ", ".join(slot.callbacks))
 
     def configure(self, name: str, config: Config) -> None:
@@ -244,11 +267,11 @@ class PluginRunner:
             if slot.state != ON:
                 raise Conflict(f"plugin {name} is off: enable it first")
 
-            def then(said: Said) -> None:
+            def then(reply: ChildReply) -> None:
                 slot.config = dict(config)
-                slot.use_code(said)
+                slot.use_code(reply)
 
-            self._ask({"do": "configure", "name": name, "config": dict(config)}, then)
+            self._request({"do": "configure", "name": name, "config": dict(config)}, then)
         LOG.info("plugin %s is configured anew", name)
 
     def remove(self, name: str) -> None:
@@ -258,7 +281,7 @@ class PluginRunner:
             with self._lock:
                 self._slots = {key: slot for key, slot in self._slots.items() if key != name}
             if self._process is not None:
-                self._ask({"do": "drop", "name": name})
+                self._request({"do": "drop", "name": name})
         self._reports.on(name)
         LOG.info("plugin %s is removed", name)
 
@@ -268,7 +291,7 @@ class PluginRunner:
             slot = self._slot(name)
             if slot.state == ON:
                 raise Conflict(f"plugin {name} is on already")
-            self._ask(self._loading(slot, anew=True), self._on_again(slot))
+            self._request(self._loading(slot, anew=True), self._switching_on(slot))
         LOG.info("plugin %s is on again", name)
 
     def reload(self, name: str) -> None:
@@ -277,8 +300,8 @@ class PluginRunner:
         with self._change(name):
             slot = self._slot(name)
             message = {**self._loading(slot, anew=True), "do": "reload"}
-            late = f"plugin {name}: no pass was there to try it, the old goes on"
-            self._ask(message, self._on_again(slot), self._limits.change_s, late)
+            late = f"plugin {name}: no pass tried the new code in time, the old code goes on"
+            self._request(message, self._switching_on(slot), self._limits.change_s, late)
             slot.reloads += 1
         LOG.info("plugin %s runs its new code", name)
 
@@ -289,7 +312,7 @@ class PluginRunner:
             if not slot.can_roll_back:
                 raise Conflict(f"plugin {name} has no code before this one: reload it instead")
             message = {"do": "roll_back", "name": name, "config": dict(slot.config)}
-            self._ask(message, self._on_again(slot))
+            self._request(message, self._switching_on(slot))
         LOG.info("plugin %s runs its old code", name)
 
     def close(self) -> None:
@@ -299,7 +322,7 @@ class PluginRunner:
             self._slots = {}
         self._wake()
         if self._thread is not None:
-            self._thread.join(STOP_S + START_S)
+            self._thread.stop()
 
     # queries
 
@@ -382,17 +405,17 @@ class PluginRunner:
             "config": dict(slot.config),
         }
 
-    def _on_again(self, slot: Slot) -> Callable[[Said], None]:
-        def then(said: Said) -> None:
-            slot.switch_on(said)
+    def _switching_on(self, slot: Slot) -> Callable[[ChildReply], None]:
+        def then(reply: ChildReply) -> None:
+            slot.switch_on(reply)
             self._reports.on(slot.name)
 
         return then
 
-    def _ask(
+    def _request(
         self,
         message: dict[str, Any],
-        then: Callable[[Said], None] = lambda _: None,
+        then: Callable[[ChildReply], None] = lambda _: None,
         seconds: float | None = None,
         late: str = "",
     ) -> None:
@@ -402,9 +425,7 @@ class PluginRunner:
             if self._closed:
                 raise Unavailable("the agent stops")
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._forever, name="plugin-process", daemon=True
-                )
+                self._thread = _Thread(self._round, self._restart, self._stop)
                 self._thread.start()
             self._requests.append(request)
         self._wake()
@@ -434,22 +455,18 @@ class PluginRunner:
         with contextlib.suppress(OSError):  # full, so the thread wakes anyway; or closed
             self._wake_event.send(b"!")
 
-    def _forever(self) -> None:
-        while not self._closed:
-            try:
-                self._round()
-            except Exception:  # top of the thread: the loop must go on
-                LOG.exception("the process of the plugins: unforeseen")
-                with self._lock:
-                    self._lose(None, "an error of the agent")
-        self._stop()
+    def _restart(self, _error: Exception) -> None:
+        with self._lock:
+            self._lose(None, "an error of the agent")
 
-    def _round(self) -> None:
+    def _round(self) -> float | None:
+        if self._closed:
+            return None  # `close` ends the thread
         self._sleep()
         with self._lock:
             process = self._process
             if process is not None:
-                self._hear(process)
+                self._receive(process)
             if self._process is not None:
                 self._watch(self._process)
             if self._unclean and self._passing is None:
@@ -459,6 +476,7 @@ class PluginRunner:
                 self._start()
             if self._process is not None:
                 self._feed(self._process)
+        return 0.0
 
     def _sleep(self) -> None:
         """Wait for a message, a request or a pass, or until it is time for a check."""
@@ -531,25 +549,25 @@ class PluginRunner:
             snapshot = self._waiting.popleft()
             data = self._encoder.encode(snapshot, self._kinds())
             process.write(data)
-            # after the end of a process in this pass, some plugins have seen it
-            seen = [
+            # after the end of a process in this pass, some plugins have finished it
+            finished = [
                 slot.name for slot in self._slots.values() if slot.last_pass >= snapshot.pass_id
             ]
-            process.send({"do": "pass", "size": len(data), "seen": seen, **message})
-            self._passing, self._told_at = snapshot, now
-        elif now - self._told_at > 1.5 * IDLE_S and process.send({"do": "tick", **message}):
-            self._told_at = now
+            process.send({"do": "pass", "size": len(data), "finished": finished, **message})
+            self._passing, self._sent_at = snapshot, now
+        elif now - self._sent_at > 1.5 * IDLE_S and process.send({"do": "tick", **message}):
+            self._sent_at = now
 
     def _kinds(self) -> set[str]:
         """Return the kinds of entities that plugins want; all kinds for code on trial."""
-        if any(one.message["do"] == "reload" for one in self._sent.values()):
+        if any(request.message["do"] == "reload" for request in self._sent.values()):
             return set(KINDS.values())
         wanted = (slot.callbacks for slot in self._slots.values() if slot.state == ON)
         return {KINDS[name] for names in wanted for name in names if name in CALLBACKS}
 
-    # what the process says
+    # messages of the process
 
-    def _hear(self, process: PluginProcess) -> None:
+    def _receive(self, process: PluginProcess) -> None:
         try:
             for data in process.receive():
                 self._consume(data)
@@ -602,10 +620,10 @@ class PluginRunner:
         for why, trace in message.get("strikes", ()):
             self._strike(slot, str(why), str(trace))
 
-    def _pass_on(self, slot: Slot, one: Snapshot, notes: Any) -> None:
+    def _pass_on(self, slot: Slot, snapshot: Snapshot, notes: Any) -> None:
         """Report the notes of a plugin, checked once more; a note that cannot be is a strike."""
-        times = (one.pass_id, one.at, one.monotonic, one.elapsed_s)
-        ctx = Context(slot.name, one.host, *times, 0, False, self._reports.note)
+        times = (snapshot.pass_id, snapshot.at, snapshot.monotonic, snapshot.elapsed_s)
+        ctx = Context(slot.name, snapshot.host, *times, 0, False, self._reports.note)
         try:
             for sentence, about, severity, value, threshold in notes:
                 ctx.tell(sentence, about=about, severity=severity, value=value, threshold=threshold)
@@ -655,7 +673,7 @@ class PluginRunner:
     def _most_strikes(self) -> int | None:
         """Return the plugin that was told last to have too many or too busy processes."""
         struck = [slot for slot in self._slots.values() if slot.strikes and slot.state == ON]
-        return max(struck, key=lambda one: one.strikes[-1][0]).number if struck else None
+        return max(struck, key=lambda slot: slot.strikes[-1][0]).number if struck else None
 
     def _ended(self, process: PluginProcess) -> None:
         """Find out why the process ended: by its exit code, and the plugin that was at work."""
@@ -674,11 +692,11 @@ class PluginRunner:
         """Return the plugin during whose passes the process grew most, the newest of equals."""
         limit = self._limits.memory_bytes // MIB
         on = [slot for slot in self._slots.values() if slot.state == ON]
-        worst = max(reversed(on), key=lambda one: one.grew_bytes, default=None)
+        worst = max(reversed(on), key=lambda slot: slot.grew_bytes, default=None)
         if worst is None or worst.grew_bytes < LEAST_GROWTH:
-            return None, f"the plugins take more than {limit} MiB, but none of them grew"
+            return None, f"the plugins take more than {limit} MiB, but no plugin grew"
         grew = worst.grew_bytes // MIB
-        text = f"the plugins take more than {limit} MiB, {grew} MiB of that since this one ran"
+        text = f"the plugins take more than {limit} MiB, {grew} MiB of them during its passes"
         return worst.number, text
 
     def _lose(self, culprit: int | None, why: str, expected: bool = False) -> None:
@@ -688,7 +706,7 @@ class PluginRunner:
             return
         process.kill()
         if self._passing is not None and culprit is not None:
-            self._waiting.appendleft(self._passing)  # for those that have not seen it
+            self._waiting.appendleft(self._passing)  # for plugins that have not finished it
         elif self._passing is not None:
             self._count_dropped(self._passing)
         self._passing = self._watched = None

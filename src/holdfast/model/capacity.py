@@ -57,7 +57,7 @@ class Line:
         latest = array("d", accumulate(self._ends, max))
         self._latest = self._ends if latest == self._ends else latest
         takes = [hold[2] for hold in in_order]
-        self._takes = takes if any(take is not None for take in takes) else None
+        self._takes = takes if any(taken is not None for taken in takes) else None
 
     def __iter__(self) -> Iterator[Hold]:
         for index in range(len(self._starts)):
@@ -146,12 +146,12 @@ def too_much(capacity: Mapping[str, int], holds: Iterable[Hold]) -> bool:
     """Whether these holds of a host exceed its capacity: the rule for every booking."""
     together = list(holds)
     whole = sorted((hold for hold in together if hold.takes is None), key=lambda hold: hold.start)
-    for one, following in pairwise(whole):
-        if following.start < one.end:
+    for earlier, later in pairwise(whole):
+        if later.start < earlier.end:
             return True
     parts = [hold for hold in together if hold.takes is not None]
-    for one in whole:
-        if any(part.start < one.end and one.start < part.end for part in parts):
+    for held in whole:
+        if any(part.start < held.end and held.start < part.end for part in parts):
             return True
     return any(amount > capacity.get(name, 0) for name, amount in peak(parts).items())
 

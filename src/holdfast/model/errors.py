@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 #: Most problems in one sentence; `InvalidDocument.problems` has all of them.
-MOST_SAID = 20
+MOST_NAMED = 20
 
 
 class HoldfastError(Exception):
@@ -95,11 +95,13 @@ class InvalidDocument(InvalidInput):
 
     @classmethod
     def because(cls, source: str, problems: Sequence[Problem]) -> Self:
-        """Name every problem of the document, those after `MOST_SAID` by their number."""
-        found = sorted(set(problems), key=lambda one: (one.line, one.text))
-        many = "a problem" if len(found) == 1 else f"{len(found)} problems"
-        more = f"; and {len(found) - MOST_SAID} more" if len(found) > MOST_SAID else ""
-        return cls(f"{source} has {many}: {'; '.join(map(str, found[:MOST_SAID]))}{more}", found)
+        """Name every problem of the document, those after `MOST_NAMED` by their number."""
+        in_order = sorted(set(problems), key=lambda problem: (problem.line, problem.text))
+        many = "a problem" if len(in_order) == 1 else f"{len(in_order)} problems"
+        more = f"; and {len(in_order) - MOST_NAMED} more" if len(in_order) > MOST_NAMED else ""
+        return cls(
+            f"{source} has {many}: {'; '.join(map(str, in_order[:MOST_NAMED]))}{more}", in_order
+        )
 
 
 class Unauthorized(HoldfastError):
@@ -248,10 +250,10 @@ class ClaimLost(HoldfastError):
 
 def by_code() -> dict[str, type[HoldfastError]]:
     """Map public codes to error classes, to raise again an error of another process."""
-    found: dict[str, type[HoldfastError]] = {}
+    classes: dict[str, type[HoldfastError]] = {}
     todo: list[type[HoldfastError]] = [HoldfastError]
     while todo:
         cls = todo.pop()
-        found[cls.code] = cls
+        classes[cls.code] = cls
         todo.extend(cls.__subclasses__())
-    return found
+    return classes

@@ -75,8 +75,8 @@ def parse(text: str, field: str = "resource_properties") -> Expression:
         raise _malformed(field, text) from None
     parser = _Parser(field, text)
     test = parser.test(tree, depth=0)
-    parts = [_Parser(field, text).expression(one) for one in _joined_by_and(tree)]
-    return Expression(test, frozenset(parser.keys), _said(tree), json.dumps(tree), parts)
+    parts = [_Parser(field, text).expression(child) for child in _joined_by_and(tree)]
+    return Expression(test, frozenset(parser.keys), _readable(tree), json.dumps(tree), parts)
 
 
 def _joined_by_and(tree: Any) -> Iterator[Any]:
@@ -87,19 +87,19 @@ def _joined_by_and(tree: Any) -> Iterator[Any]:
         yield from _joined_by_and(child)
 
 
-def _said(tree: Any) -> str:
+def _readable(tree: Any) -> str:
     """Return a readable text of a parsed tree: `vcpus >= 8 and not (rack in a, b)`."""
-    word, rest = tree[0], tree[1:]
-    if word == "not":
-        return f"not ({_said(rest[0])})"
-    if word in ("and", "or"):
-        return f" {word} ".join(_inner(child, word) for child in rest)
-    return f"{rest[0][1:]} {word} {', '.join(map(str, rest[1:]))}"
+    operator_, rest = tree[0], tree[1:]
+    if operator_ == "not":
+        return f"not ({_readable(rest[0])})"
+    if operator_ in ("and", "or"):
+        return f" {operator_} ".join(_inner(child, operator_) for child in rest)
+    return f"{rest[0][1:]} {operator_} {', '.join(map(str, rest[1:]))}"
 
 
-def _inner(child: Any, word: str) -> str:
-    said = _said(child)
-    return f"({said})" if child[0] in ("and", "or") and child[0] != word else said
+def _inner(child: Any, operator_: str) -> str:
+    text = _readable(child)
+    return f"({text})" if child[0] in ("and", "or") and child[0] != operator_ else text
 
 
 def both(*expressions: Expression) -> Expression:
@@ -128,23 +128,23 @@ class _Parser:
 
     def expression(self, node: Any) -> Expression:
         test = self.test(node, depth=0)
-        return Expression(test, frozenset(self.keys), _said(node), json.dumps(node))
+        return Expression(test, frozenset(self.keys), _readable(node), json.dumps(node))
 
     def test(self, node: Any, depth: int) -> Test:
         self._nodes += 1
         self._check_size(depth)
         if not isinstance(node, list) or not node or not isinstance(node[0], str):
             raise _malformed(self.field, self.text)
-        word, rest = node[0], node[1:]
-        if word in ("and", "or", "not"):
-            return self._joined(word, rest, depth)
-        if word == "in" and len(rest) >= 2:
+        operator_, rest = node[0], node[1:]
+        if operator_ in ("and", "or", "not"):
+            return self._joined(operator_, rest, depth)
+        if operator_ == "in" and len(rest) >= 2:
             self._nodes += len(rest) - 2  # every value is a comparison
             self._check_size(depth)
             return self._in(self._key(rest[0]), list(self._values(rest[1:])))
-        if word in _COMPARE and len(rest) == 2:
+        if operator_ in _COMPARE and len(rest) == 2:
             (value,) = self._values(rest[1:])
-            return self._comparison(_COMPARE[word], self._key(rest[0]), value)
+            return self._comparison(_COMPARE[operator_], self._key(rest[0]), value)
         raise _malformed(self.field, self.text)
 
     def _check_size(self, depth: int) -> None:
@@ -154,20 +154,20 @@ class _Parser:
                 f" {MAX_NODES} conditions"
             )
 
-    def _joined(self, word: str, rest: list[Any], depth: int) -> Test:
+    def _joined(self, operator_: str, rest: list[Any], depth: int) -> Test:
         parts = [self.test(child, depth + 1) for child in rest]
-        if word == "not" and len(parts) == 1:
+        if operator_ == "not" and len(parts) == 1:
             return lambda facts: not parts[0](facts)
-        if word == "not" or not parts:
+        if operator_ == "not" or not parts:
             raise _malformed(self.field, self.text)
-        join = all if word == "and" else any
+        join = all if operator_ == "and" else any
         return lambda facts: join(part(facts) for part in parts)
 
-    def _key(self, word: Any) -> str:
-        if not isinstance(word, str) or len(word) < 2 or word[0] != "$":
+    def _key(self, text: Any) -> str:
+        if not isinstance(text, str) or len(text) < 2 or text[0] != "$":
             raise _malformed(self.field, self.text)
-        self.keys.add(word[1:])
-        return word[1:]
+        self.keys.add(text[1:])
+        return text[1:]
 
     def _values(self, values: list[Any]) -> Iterator[str]:
         for value in values:
@@ -194,15 +194,15 @@ class _Parser:
         return test
 
 
-def _comparable(one: str, other: str) -> tuple[Any, Any]:
+def _comparable(value: str, other: str) -> tuple[Any, Any]:
     """Return both as numbers when both are numbers, else as text; "nan", "inf" and "1_0" are
     text."""
     try:
-        numbers = float(one), float(other)
+        numbers = float(value), float(other)
     except ValueError:
-        return one, other
-    plain = all(map(math.isfinite, numbers)) and "_" not in one + other
-    return numbers if plain else (one, other)
+        return value, other
+    plain = all(map(math.isfinite, numbers)) and "_" not in value + other
+    return numbers if plain else (value, other)
 
 
 # Capabilities of a host, in the syntax of Nova's flavors: one operator, then its values.
@@ -255,19 +255,19 @@ def parse_spec(text: str, field: str = "capabilities") -> SpecTest:
     words = text.split()
     if not words:
         raise InvalidInput(f"{field}: empty; write a value, or an operator and a value")
-    word, values = words[0], words[1:]
-    if word not in _OPERATORS:
-        _check_space(word, field)
+    operator_, values = words[0], words[1:]
+    if operator_ not in _OPERATORS:
+        _check_space(operator_, field)
         return lambda value: value == text
     if not values:
-        raise InvalidInput(f"{field}: {word} needs a value after it")
-    if word == "<or>":
+        raise InvalidInput(f"{field}: {operator_} needs a value after it")
+    if operator_ == "<or>":
         return _one_of(values, field)
-    if word == "<all-in>":
+    if operator_ == "<all-in>":
         return lambda value: all(part in value for part in values)
     if len(values) > 1:
-        raise InvalidInput(f"{field}: {word} takes one value, not {' '.join(values)}")
-    return _single(word, values[0], field)
+        raise InvalidInput(f"{field}: {operator_} takes one value, not {' '.join(values)}")
+    return _single(operator_, values[0], field)
 
 
 def path(key: str) -> str:
@@ -278,17 +278,17 @@ def path(key: str) -> str:
 def value(fact: Fact, key: str) -> str | None:
     """Return a host's value for the key as text: by its whole name, or step by step into JSON."""
     name = path(key)
-    found = fact(name)
-    if found is None and ":" in name:
+    fact_value = fact(name)
+    if fact_value is None and ":" in name:
         first, *steps = name.split(":")
-        found = _descend(fact(first), steps)
-    return None if found is None else str(found)
+        fact_value = _descend(fact(first), steps)
+    return None if fact_value is None else str(fact_value)
 
 
-def _check_space(word: str, field: str) -> None:
+def _check_space(text: str, field: str) -> None:
     for sign in sorted(_OPERATORS, key=len, reverse=True):
-        if word.startswith(sign):
-            raise InvalidInput(f"{field}: put a space after {sign} in {word[:80]}")
+        if text.startswith(sign):
+            raise InvalidInput(f"{field}: put a space after {sign} in {text[:80]}")
 
 
 def _one_of(values: Sequence[str], field: str) -> SpecTest:
@@ -298,16 +298,16 @@ def _one_of(values: Sequence[str], field: str) -> SpecTest:
     return lambda value: value in choices
 
 
-def _single(word: str, wanted: str, field: str) -> SpecTest:
-    if word == "<in>":
+def _single(operator_: str, wanted: str, field: str) -> SpecTest:
+    if operator_ == "<in>":
         return lambda value: wanted in value
-    if word in _TEXTS:
-        as_text = _TEXTS[word]
+    if operator_ in _TEXTS:
+        as_text = _TEXTS[operator_]
         return lambda value: as_text(value, wanted)
-    number, compare = _number(wanted), _NUMBERS[word]
+    number, compare = _number(wanted), _NUMBERS[operator_]
     if number is None:
         raise InvalidInput(
-            f"{field}: {word} compares numbers and {wanted} is none; s== is for text"
+            f"{field}: {operator_} compares numbers and {wanted} is none; s== is for text"
         )
     return lambda value: (mine := _number(value)) is not None and compare(mine, number)
 
@@ -321,14 +321,14 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) and "_" not in text else None
 
 
-def _descend(found: Any, steps: Sequence[str]) -> Any:
+def _descend(node: Any, steps: Sequence[str]) -> Any:
     for step in steps:
-        if isinstance(found, str):
-            found = _loaded(found)
-        if not isinstance(found, Mapping):
+        if isinstance(node, str):
+            node = _loaded(node)
+        if not isinstance(node, Mapping):
             return None
-        found = found.get(step)
-    return found
+        node = node.get(step)
+    return node
 
 
 @functools.lru_cache(maxsize=1024)
@@ -350,15 +350,15 @@ def _request(text: str, field: str) -> Any:
         return None
 
 
-def read(given: Any, field: str = "capabilities") -> Iterator[tuple[str, str]]:
+def read(request: Any, field: str = "capabilities") -> Iterator[tuple[str, str]]:
     """Yield keys and checked expressions of a request; a command line sends JSON as text."""
-    if isinstance(given, str):
-        given = _request(given, field)
-    if not isinstance(given, Mapping):
+    if isinstance(request, str):
+        request = _request(request, field)
+    if not isinstance(request, Mapping):
         raise InvalidInput(f'Malformed parameter {field}: write {{"gpu": ">= 4"}}')
-    if len(given) > MAX_KEYS:
+    if len(request) > MAX_KEYS:
         raise InvalidInput(f"{field}: more than {MAX_KEYS} are asked for")
-    for key, text in given.items():
+    for key, text in request.items():
         if not isinstance(key, str) or not path(key).strip(":"):
             raise InvalidInput(f"Malformed parameter {field}: a key is empty")
         if len(key) > MAX_KEY or _UNKEEPABLE.search(f"{key}{text}"):

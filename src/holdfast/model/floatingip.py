@@ -40,11 +40,11 @@ class FloatingIp:
         return f"{_KEY}{self.id}"
 
 
-def is_key(thing: str) -> bool:
+def is_key(key: str) -> bool:
     """Whether the key of a resource means a floating IP."""
-    return thing.startswith(_KEY)
+    return key.startswith(_KEY)
 
 
-def id_of(thing: str) -> str:
+def id_of(key: str) -> str:
     """Return the id of the floating IP with this key."""
-    return thing.removeprefix(_KEY)
+    return key.removeprefix(_KEY)

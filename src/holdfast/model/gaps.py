@@ -46,7 +46,7 @@ class Flat:
         self._lasts = np.cumsum(self._sizes) - 1
         self._gaps = lay_out(self.places)
         self._is_tangled = np.fromiter((line.is_tangled for line in self.places), bool)
-        self._asked: tuple[tuple[float, float], Times] | None = None
+        self._cached: tuple[tuple[float, float], Times] | None = None
 
     def where(self, is_wanted: NDArray[np.bool_]) -> Iterator[Gaps]:
         """Yield the gaps of the lines at these places, portion by portion."""
@@ -62,10 +62,10 @@ class Flat:
 
         A plan asks several times for the same window: the last answer is kept.
         """
-        asked = self._asked
-        if asked is None or asked[0] != (start, end):
-            asked = self._asked = (start, end), self._busy_until(start, end)
-        return asked[1]
+        cached = self._cached
+        if cached is None or cached[0] != (start, end):
+            cached = self._cached = (start, end), self._busy_until(start, end)
+        return cached[1]
 
     def _busy_until(self, start: float, end: float) -> Times:
         if not self.places:
@@ -81,7 +81,7 @@ class Flat:
         until[~is_held | (until <= start)] = -FOREVER
         lines = list(self.places)
         for place in np.flatnonzero(is_held & self._is_tangled):
-            until[place] = _said(lines[place], start, end)
+            until[place] = _line_busy_until(lines[place], start, end)
         return until
 
 
@@ -112,8 +112,8 @@ class Some:
 
     def free(self, start: float, end: float) -> Sequence[int]:
         """List the lines (by index) without any hold in the window."""
-        found: list[int] = np.flatnonzero(self.busy_until(start, end) == -FOREVER).tolist()
-        return found
+        indexes: list[int] = np.flatnonzero(self.busy_until(start, end) == -FOREVER).tolist()
+        return indexes
 
     def first_back(self, start: float, end: float, most: int) -> Sequence[int]:
         """List the lines held in the window, in the order in which they become free."""
@@ -125,14 +125,14 @@ class Some:
     def busy_until(self, start: float, end: float) -> Times:
         """Return for each line the earliest end of its holds in the window; -FOREVER for a free
         line."""
-        known = self._flat.busy_until(start, end)
-        until = known[self._places] if len(known) else np.empty(len(self._lines))
+        flat_until = self._flat.busy_until(start, end)
+        until = flat_until[self._places] if len(flat_until) else np.empty(len(self._lines))
         for at in self._unknown:
-            until[at] = _said(self._lines[at], start, end)
+            until[at] = _line_busy_until(self._lines[at], start, end)
         return until
 
 
-def _said(line: Line, start: float, end: float) -> float:
+def _line_busy_until(line: Line, start: float, end: float) -> float:
     until = line.busy_until(start, end)
     return -FOREVER if until is None else until
 

@@ -18,9 +18,9 @@ def short(name: str) -> str:
     return normalise(name).split(".", 1)[0]
 
 
-def same(one: str, other: str) -> bool:
+def same(name: str, other: str) -> bool:
     """Whether two names mean the same host: equal, or one the short form of the other."""
-    a, b = normalise(one), normalise(other)
+    a, b = normalise(name), normalise(other)
     return a == b or (("." not in a or "." not in b) and short(a) == short(b))
 
 
@@ -123,8 +123,8 @@ class Host:
         """Return a fact of the host by name; None when the host has no such fact."""
         column = _COLUMNS.get(name)
         if column is not None:
-            found: Fact = getattr(self, column)
-            return found
+            fact: Fact = getattr(self, column)
+            return fact
         extra = self.capabilities.get(name)
         return extra if extra is not None or name not in AMOUNTS else self.amount(name)
 

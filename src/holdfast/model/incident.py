@@ -181,8 +181,8 @@ def classify(type_: str, host: str, payload: Mapping[str, Any]) -> Classificatio
     subject = f"process:{host}:{name}"[:255]
     if event != "STOPPED":
         return Classification(PROCESS, subject, NOTE, f"{name} runs on {host}")
-    said = f"{name} stopped on {host}"
-    return Classification(PROCESS, subject, RECOVER if name == NOVA_COMPUTE else NOTE, said)
+    cause = f"{name} stopped on {host}"
+    return Classification(PROCESS, subject, RECOVER if name == NOVA_COMPUTE else NOTE, cause)
 
 
 def _host(host: str, payload: Mapping[str, Any]) -> Classification:
@@ -192,8 +192,8 @@ def _host(host: str, payload: Mapping[str, Any]) -> Classification:
     if status is None:
         return Classification(HOST, subject, IGNORE, f"{host}: the report does not say host_status")
     if status != "NORMAL":
-        said = f"{host}: host_status is {status}, so it is unknown whether it is off"
-        return Classification(HOST, subject, IGNORE, said)
+        cause = f"{host}: host_status is {status}, so it is unknown whether it is off"
+        return Classification(HOST, subject, IGNORE, cause)
     return Classification(HOST, subject, RECOVER, f"{host} is reported to have stopped")
 
 
@@ -201,12 +201,12 @@ def _guest(payload: Mapping[str, Any]) -> Classification:
     server = payload.get("instance_uuid", "")
     event, detail = payload.get("event", ""), payload.get("vir_domain_event", "")
     fatal = (event, detail) in FATAL
-    said = f"server {server}: {event} {detail}"
+    cause = f"server {server}: {event} {detail}"
     return Classification(
         GUEST,
         f"server:{server}",
         RECOVER if fatal else IGNORE,
-        said if fatal else f"{said} is no failure",
+        cause if fatal else f"{cause} is no failure",
     )
 
 
@@ -216,12 +216,12 @@ MATCHERS = ("kind", "host", "segment", "server")
 
 def matches(matcher: Mapping[str, Any], incident: Incident) -> bool:
     """Whether a maintenance window with this matcher covers the incident."""
-    known = {"kind": incident.kind, "segment": incident.segment, "server": incident.server_id}
+    fields = {"kind": incident.kind, "segment": incident.segment, "server": incident.server_id}
     for name, value in matcher.items():
         if name == "host":
             if not same(incident.host, str(value)):
                 return False
-        elif known.get(name) != value:
+        elif fields.get(name) != value:
             return False
     return bool(matcher)
 
@@ -233,6 +233,11 @@ def covers(matcher: Mapping[str, Any], host: str, segment: str | None) -> bool:
     if "segment" in matcher and matcher["segment"] != segment:
         return False
     return "host" not in matcher or same(host, str(matcher["host"]))
+
+
+def ended_in_place(incident: Incident) -> bool:
+    """Whether the incident is over and the host came back with its servers."""
+    return not incident.is_open and incident.host_progress.power_returned is not None
 
 
 def recovery_of(incident_id: str, kind: str, subject: str, now: datetime) -> Operation:
@@ -264,70 +269,70 @@ MOST_VOTES, MOST_FENCE_REQUESTS, MOST_ATTEMPTS = 50, 20, 10
 LEFT_OUT = "left_out"
 
 
-def append(kept: Sequence[Entry] | None, new: Sequence[Entry], most: int) -> tuple[Entry, ...]:
+def append(stored: Sequence[Entry] | None, new: Sequence[Entry], most: int) -> tuple[Entry, ...]:
     """Add entries at the end; beyond `most`, drop and count entries in the middle."""
-    found, dropped = [*entries(kept), *new], left_out(kept)
+    all_entries, dropped = [*entries(stored), *new], left_out(stored)
     half = most // 2
-    over = max(0, len(found) - most)
+    over = max(0, len(all_entries) - most)
     if not over and not dropped:
-        return tuple(found)
-    return (*found[:half], {LEFT_OUT: dropped + over}, *found[half + over :])
+        return tuple(all_entries)
+    return (*all_entries[:half], {LEFT_OUT: dropped + over}, *all_entries[half + over :])
 
 
-def entries(kept: Sequence[Entry] | None) -> list[Entry]:
+def entries(stored: Sequence[Entry] | None) -> list[Entry]:
     """List all entries except the count of dropped entries."""
-    return [one for one in kept or () if LEFT_OUT not in one]
+    return [entry for entry in stored or () if LEFT_OUT not in entry]
 
 
-def left_out(kept: Sequence[Entry] | None) -> int:
+def left_out(stored: Sequence[Entry] | None) -> int:
     """Return the number of dropped entries."""
-    return sum(int(one.get(LEFT_OUT, 0)) for one in kept or ())
+    return sum(int(entry.get(LEFT_OUT, 0)) for entry in stored or ())
 
 
 # Votes of monitors.
 
 
 def append_votes(
-    kept: Sequence[Entry] | None, votes: Sequence[Entry], now: datetime
+    stored: Sequence[Entry] | None, votes: Sequence[Entry], now: datetime
 ) -> tuple[Entry, ...]:
     """Add each vote that differs from the last vote of the same monitor.
 
     `said_at` is the time at which Holdfast first counted the vote. A monitor that was restarted
     adds a vote of its own.
     """
-    last = {str(entry["observer"]): _essence(entry) for entry in entries(kept)}
+    last = {str(entry["observer"]): _essence(entry) for entry in entries(stored)}
     at = now.isoformat()
     new = [
         {**vote, "said_at": at} for vote in votes if last.get(vote["observer"]) != _essence(vote)
     ]
-    return append(kept, new, MOST_VOTES)
+    return append(stored, new, MOST_VOTES)
 
 
 def _essence(vote: Entry) -> tuple[Any, ...]:
     """Return the fields by which two votes differ: vote, reason, since when, health per network."""
     networks = (vote.get("evidence") or {}).get("networks")
     health = [
-        (name, said.get("health"))
-        for name, said in (networks.items() if isinstance(networks, Mapping) else ())
-        if isinstance(said, Mapping)
+        (name, report.get("health"))
+        for name, report in (networks.items() if isinstance(networks, Mapping) else ())
+        if isinstance(report, Mapping)
     ]
     return vote["vote"], vote["why"], vote.get("since"), sorted(health, key=str)
 
 
-def counted_together(kept: Sequence[Entry] | None) -> Iterator[tuple[str, list[Entry]]]:
+def counted_together(stored: Sequence[Entry] | None) -> Iterator[tuple[str, list[Entry]]]:
     """Group votes by the time at which they were first counted, in order."""
-    for at, votes in groupby(entries(kept), key=lambda one: str(one.get("said_at", ""))):
+    for at, votes in groupby(entries(stored), key=lambda entry: str(entry.get("said_at", ""))):
         yield at, list(votes)
 
 
-def votes_of(kept: Sequence[Entry] | None) -> list[Entry]:
+def votes_of(stored: Sequence[Entry] | None) -> list[Entry]:
     """List a vote per monitor: the first vote for recovery, or else the last vote."""
-    found: dict[str, Entry] = {}
-    for entry in entries(kept):
+    by_observer: dict[str, Entry] = {}
+    for entry in entries(stored):
         name = str(entry["observer"])
-        if name not in found or found[name]["vote"] != FOR:
-            found[name] = entry
-    return list(found.values())
+        if name not in by_observer or by_observer[name]["vote"] != FOR:
+            by_observer[name] = entry
+    return list(by_observer.values())
 
 
 # Requests to the fence device.
@@ -346,8 +351,8 @@ def fence_refused(requests: Sequence[Entry], why: str) -> tuple[Entry, ...]:
 
 def fence_failed(requests: Sequence[Entry], at: datetime, why: str) -> tuple[Entry, ...]:
     """Add a failure, unless the last request records it already."""
-    known = entries(requests)
-    if known and known[-1].get("refused") == why:
+    earlier = entries(requests)
+    if earlier and earlier[-1].get("refused") == why:
         return tuple(requests)
     return append(requests, [{"at": at.isoformat(), "failed": why}], MOST_FENCE_REQUESTS)
 
@@ -386,7 +391,7 @@ def append_attempt(
     """
     again = (old.progress.retried_at, old.host_progress.reopened_at)
     attempt: dict[str, Any] = {
-        "began_at": max([old.opened_at, *(one for one in again if one)]).isoformat(),
+        "began_at": max([old.opened_at, *(moment for moment in again if moment)]).isoformat(),
         "ended_at": old.closed_at.isoformat() if old.closed_at else None,
         "status": old.status,
         "sentence": old.sentence,
@@ -401,6 +406,6 @@ def append_attempt(
             for step in steps
         ],
     }
-    kept = plain(old.details)
-    attempt |= {name: kept[name] for name in forgotten if name in kept}
+    details = plain(old.details)
+    attempt |= {name: details[name] for name in forgotten if name in details}
     return append(old.progress.attempts, [attempt], MOST_ATTEMPTS)

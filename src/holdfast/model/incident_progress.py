@@ -25,9 +25,17 @@ P = TypeVar("P", bound="Progress")
 _ATTEMPT = {"attempt": True}
 
 
+#: Kinds of evidence that a host is off. FENCED: Holdfast switched the host off during this
+#: incident. POWER_OFF: the power reads off and Holdfast did not switch it off.
+FENCED, SAID, TRUSTED, WATCHDOG, ACCEPTED = "fenced", "said", "trusted", "watchdog", "accepted"
+POWER_OFF = "power_off"
+#: Kinds of evidence that rest on the power state which the device reports.
+READ_OFF = (FENCED, POWER_OFF)
+
+
 @dataclass(frozen=True)
 class OffEvidence:
-    """The proof that a host is off; the kinds are in `recovery/fencing.py`."""
+    """The proof that a host is off."""
 
     kind: str
     sentence: str
@@ -71,10 +79,14 @@ class PowerReturned:
 
 @dataclass(frozen=True)
 class MonitorsReport:
-    """When monitors reported the host down, and on which networks; None: on all networks."""
+    """When monitors reported the host down, and on which networks; None: on all networks.
+
+    `after_return`: an earlier incident of the host ended in place then, and explains its reboot.
+    """
 
     received_at: datetime
     networks: tuple[str, ...] | None = None
+    after_return: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,12 +94,14 @@ class NovaReads:
     """Result of repeated reads of a host's compute service in Nova.
 
     Only a change of `updated_at` between two reads counts, because the timestamp comes from
-    another machine's clock.
+    another machine's clock. A change of the service's settings moves `updated_at` too, so the
+    settings at the last read are kept.
     """
 
     updated_at: str
     first_at: datetime
     advanced_at: datetime | None = None
+    settings: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,7 +164,7 @@ class Progress(Details):
     observed: Mapping[str, Any] = field(default_factory=dict)  # by the agent
     reported_at: datetime | None = None
     held_since: datetime | None = None
-    held_told: bool = True
+    held_announced: bool = True
     dry_run: bool = False
     started_at: datetime | None = field(default=None, metadata=_ATTEMPT)
     verified_at: datetime | None = field(default=None, metadata=_ATTEMPT)
@@ -191,7 +205,7 @@ class HostProgress(Progress):
     report_at_retry: RetryReport | None = field(default=None, metadata=_ATTEMPT)
     powered_on_at: datetime | None = None
     # the return
-    last_word: str | None = None  # Nova's time of a report of nova-compute
+    last_report: str | None = None  # Nova's time of a report of nova-compute
     cut_off: bool = False
     fenced_back: bool = False
     well_since: datetime | None = None
@@ -216,13 +230,14 @@ class GuestProgress(Progress):
 
 def of_attempt(details: Details) -> tuple[str, ...]:
     """Return the names of the fields that belong to an attempt."""
-    return tuple(one.name for one in fields(details) if one.metadata == _ATTEMPT)
+    return tuple(field_.name for field_ in fields(details) if field_.metadata == _ATTEMPT)
 
 
 def reset(details: D, names: Collection[str]) -> D:
     """Set the fields of these names to their defaults."""
     return replace(
-        details, **{one.name: _default(one) for one in fields(details) if one.name in names}
+        details,
+        **{field_.name: _default(field_) for field_ in fields(details) if field_.name in names},
     )
 
 
@@ -232,28 +247,28 @@ def reset(details: D, names: Collection[str]) -> D:
 def plain(value: Any) -> Any:
     """Convert details, or a value in details, to JSON."""
     if is_dataclass(value):
-        held = [(one, getattr(value, one.name)) for one in fields(value)]
+        held = [(field_, getattr(value, field_.name)) for field_ in fields(value)]
         if isinstance(value, Progress):
-            held = [(one, found) for one, found in held if found != _default(one)]
-        return {one.name: plain(found) for one, found in held}
+            held = [pair for pair in held if pair[1] != _default(pair[0])]
+        return {field_.name: plain(held_value) for field_, held_value in held}
     if isinstance(value, datetime):
         return value.isoformat()
-    return [plain(one) for one in value] if isinstance(value, tuple) else value
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def read(kind: type[T], stored: Mapping[str, Any]) -> T:
     """Make details, or a value in details, from JSON; null and unknown fields do not count."""
     readers = _readers(typing.cast(Hashable, kind))
-    known = {name: value for name, value in stored.items() if name in readers}
+    fields_ = {name: value for name, value in stored.items() if name in readers}
     return kind(
-        **{name: readers[name](value) for name, value in known.items() if value is not None}
+        **{name: readers[name](value) for name, value in fields_.items() if value is not None}
     )
 
 
 @cache
 def _readers(kind: Any) -> Mapping[str, Callable[[Any], Any]]:
     hints = typing.get_type_hints(kind)
-    return {one.name: _reader(hints[one.name]) for one in fields(kind)}
+    return {field_.name: _reader(hints[field_.name]) for field_ in fields(kind)}
 
 
 def _reader(hint: Any) -> Callable[[Any], Any]:
@@ -266,14 +281,14 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return lambda value: read(hint, value)
     if typing.get_origin(hint) is tuple:
         item = _reader(typing.get_args(hint)[0])
-        return lambda values: tuple(None if one is None else item(one) for one in values)
+        return lambda values: tuple(None if value is None else item(value) for value in values)
     return lambda value: value
 
 
 def _moment(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
-def _default(one: "Field[Any]") -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
+def _default(field_: "Field[Any]") -> Any:
+    return field_.default if field_.default_factory is MISSING else field_.default_factory()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases: reservations of resources for a time, with everything that one transaction writes.
+"""Leases: reservations of resources for a time, and the requests that create and change them.
 
 A Lease is a value. A change makes a new one (`lease.move(...)`, `replace(...)`), and the ledger
 saves the step from old to new: all or nothing, and refused if another writer changed the lease
@@ -10,10 +10,11 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.model import state_machines
+from holdfast.model.errors import Conflict, InvalidInput
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,146 @@ EVENT_TYPES: Mapping[str, str] = {
     BEFORE_END: "before_end_lease",
     END: "end_lease",
 }
+
+
+# Requests: NewLease and LeaseChange, and the rules that turn a request into a lease.
+
+
+#: Fields that the owner sets and the manager only stores, in NewLease, LeaseChange and Lease.
+OWNER_FIELDS = ("name",)
+
+
+@dataclass(frozen=True)
+class NewReservation:
+    resource_type: str
+    spec: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NewLease:
+    """A requested lease. `start` None means now; `end` None means now too ("end it now").
+
+    With `dry_run` the manager plans the lease and books nothing.
+    """
+
+    id: str
+    name: str
+    start: datetime | None
+    end: datetime | None
+    before_end: datetime | None = None
+    reservations: tuple[NewReservation, ...] = ()
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class LeaseChange:
+    """The fields that a lease update changes; None leaves a field unchanged."""
+
+    name: str | None = None
+    start: datetime | None = None
+    start_now: bool = False
+    end: datetime | None = None
+    end_now: bool = False
+    before_end: datetime | None = None
+    reservations: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    dry_run: bool = False
+
+
+def owner_fields(request: NewLease | LeaseChange) -> dict[str, Any]:
+    """Return the fields that the manager copies from the request; unset fields are left out."""
+    values = {name: getattr(request, name) for name in OWNER_FIELDS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def minute(when: datetime) -> datetime:
+    return when.replace(second=0, microsecond=0)
+
+
+def requested_dates(
+    wanted: NewLease, now: datetime, before_end_default: timedelta
+) -> tuple[datetime, datetime, datetime | None]:
+    """Return start, end and before-end of a new lease; "now" is the current minute."""
+    start = minute(now) if wanted.start is None else wanted.start
+    end = minute(now) if wanted.end is None else wanted.end
+    if start < minute(now):
+        raise InvalidInput("start_date: Start date must be later than current date")
+    _ordered(start, end)
+    return start, end, _before_end(wanted.before_end, start, end, before_end_default)
+
+
+def changed_dates(
+    lease: Lease, change: LeaseChange, now: datetime, before_end_default: timedelta
+) -> tuple[datetime, datetime, datetime | None]:
+    """Return the dates after an update; the lease's status limits which dates may change."""
+    started = lease.status not in ("PENDING", "CREATING")
+    start = _pick(change.start, change.start_now, now, lease.start)
+    end = _pick(change.end, change.end_now, now, lease.end)
+    if (start, end) != (lease.start, lease.end) or change.before_end:
+        if started and start != lease.start:
+            raise InvalidInput("start_date: Cannot modify the start date of a started lease")
+        if not started and start != lease.start and start < minute(now):
+            raise InvalidInput("start_date: Start date must be later than current date")
+        if end < minute(now):
+            raise InvalidInput("end_date: End date must be later than current date")
+    if not (change.end_now and end == start):  # ended at the moment it began
+        _ordered(start, end)
+    if change.before_end is not None:
+        return start, end, _before_end(change.before_end, start, end, before_end_default)
+    return start, end, _kept_before_end(lease, start, end)
+
+
+def due_times(start: datetime, end: datetime, before_end: datetime | None) -> dict[str, datetime]:
+    """Return the due time of each operation of a lease."""
+    due = {START: start, END: end}
+    return due if before_end is None else {**due, BEFORE_END: before_end}
+
+
+def check_updatable(lease: Lease, change: LeaseChange) -> None:
+    """Refuse an update while an operation runs; after the end, only the name can change.
+
+    An operation under way needs the lease to itself.
+    """
+    if lease.status in ("CREATING", "STARTING", "UPDATING", "TERMINATING", "DELETING"):
+        raise Conflict(
+            f"Invalid lease status: lease {lease.id} is {lease.status}; try again when that is done"
+        )
+    if lease.status in ("TERMINATED", "ERROR") and not _renames_only(lease, change):
+        raise InvalidInput(f"Lease is {lease.status}: only its name can change")
+
+
+def _renames_only(lease: Lease, change: LeaseChange) -> bool:
+    """Whether the change only renames; dates are permitted if equal to the current dates."""
+    same_dates = change.start in (None, lease.start) and change.end in (None, lease.end)
+    now_said = change.start_now or change.end_now
+    return same_dates and not (now_said or change.before_end or change.reservations)
+
+
+def _pick(named: datetime | None, now_said: bool, now: datetime, old: datetime) -> datetime:
+    if now_said:
+        return now
+    return old if named is None else named
+
+
+def _ordered(start: datetime, end: datetime) -> None:
+    if end <= start:
+        raise InvalidInput("end_date: End date must be later than start date.")
+
+
+def _before_end(
+    named: datetime | None, start: datetime, end: datetime, default: timedelta
+) -> datetime | None:
+    if named is not None:
+        if not start < named < end:
+            raise InvalidInput("before_end_date: Datetime is out of lease limits")
+        return named
+    return max(start, end - default) if default else None
+
+
+def _kept_before_end(lease: Lease, start: datetime, end: datetime) -> datetime | None:
+    """Keep the distance between before-end and end, when the change names no before-end."""
+    if lease.before_end is None:
+        return None
+    return max(start, end - (lease.end - lease.before_end))
 
 
 # A lease as plain data and back: operations keep a copy of a lease that may be deleted by then.

@@ -114,9 +114,9 @@ def check(type_: str, payload: Mapping[str, Any]) -> Mapping[str, str]:
     if missing:
         wanted = ", ".join(shape.required)
         raise _bad("", f"{', '.join(missing)} is missing; a {type_} report says {wanted}")
-    known = {*shape.required, *shape.optional}
-    if strange := sorted(payload.keys() - known):
-        raise _bad("", f"{', '.join(strange)[:80]} is not known; known are {sorted(known)}")
+    allowed = {*shape.required, *shape.optional}
+    if strange := sorted(payload.keys() - allowed):
+        raise _bad("", f"{', '.join(strange)[:80]} is not known; known are {sorted(allowed)}")
     for key in shape.required:
         if not payload[key]:
             raise _bad(key, "is empty")

@@ -220,7 +220,7 @@ def _server(head: dict[str, Any], data: _Data) -> Notice:
 
 def _aggregate(head: dict[str, Any], data: _Data) -> AggregateNotice:
     hosts, metadata = _maybe(data, "hosts", list), _maybe(data, "metadata", dict)
-    if not all(isinstance(one, str) for one in (*(hosts or ()), *(metadata or {}).values())):
+    if not all(isinstance(text, str) for text in (*(hosts or ()), *(metadata or {}).values())):
         raise NotUnderstood("hosts or metadata hold what is no text")
     return AggregateNotice(
         **head,
@@ -292,48 +292,50 @@ def _payload(event_type: str, payload: _Data) -> tuple[str, _Data]:
     )
     if not isinstance(name, str) or not isinstance(version, str) or not isinstance(data, Mapping):
         raise NotUnderstood(f"{_short(event_type)}: a payload without name, version or data")
-    known = _MAJORS.get(name, frozenset({1}))
+    majors = _MAJORS.get(name, frozenset({1}))
     major = version.partition(".")[0]
-    if event_type.partition(".")[0] in _KINDS and major not in {str(one) for one in known}:
+    if event_type.partition(".")[0] in _KINDS and major not in {
+        str(known_major) for known_major in majors
+    }:
         raise NotUnderstood(
             f"{_short(event_type)}: {_short(name)} of version {_short(version)}, we know"
-            f" {', '.join(map(str, sorted(known)))}: this Nova is too new for this Holdfast"
+            f" {', '.join(map(str, sorted(majors)))}: this Nova is too new for this Holdfast"
         )
     return f"{name} {version}", data
 
 
 def _inner(data: _Data, key: str) -> _Data | None:
     """Return the data of a nested object of the payload."""
-    found = data.get(key)
-    if found is None:
+    value = data.get(key)
+    if value is None:
         return None
-    inner = found.get("nova_object.data") if isinstance(found, Mapping) else None
+    inner = value.get("nova_object.data") if isinstance(value, Mapping) else None
     if not isinstance(inner, Mapping):
         raise NotUnderstood(f"{key} is not an object of Nova")
     return inner
 
 
 def _need(data: _Data, key: str, kind: type[_T]) -> _T:
-    found = _maybe(data, key, kind)
-    if found is None:
+    value = _maybe(data, key, kind)
+    if value is None:
         raise NotUnderstood(f"no {key}")
-    return found
+    return value
 
 
 def _text(data: _Data, key: str) -> str:
-    found = _need(data, key, str)
-    if not found:
+    text = _need(data, key, str)
+    if not text:
         raise NotUnderstood(f"{key} is empty")
-    return found
+    return text
 
 
 def _maybe(data: _Data, key: str, kind: type[_T]) -> _T | None:
-    found = data.get(key)
-    if found is None:
+    value = data.get(key)
+    if value is None:
         return None
-    if not isinstance(found, kind):
-        raise NotUnderstood(f"{key} is no {kind.__name__}: {_short(found)}")
-    return found
+    if not isinstance(value, kind):
+        raise NotUnderstood(f"{key} is no {kind.__name__}: {_short(value)}")
+    return value
 
 
 def _time(data: _Data, key: str, *, naive_is_utc: bool = False) -> datetime:

@@ -66,14 +66,16 @@ class Observed:
     def still(self) -> frozenset[str]:
         """Server statuses and task states by which the cloud confirms the failure; empty: it
         cannot."""
-        said = self.evidence.get("still")
-        return frozenset(map(str, said)) if isinstance(said, list) else frozenset()
+        states = self.evidence.get("still")
+        return frozenset(map(str, states)) if isinstance(states, list) else frozenset()
 
     @property
     def what(self) -> str:
-        said = (str(self.evidence.get(name, "")) for name in ("event", "detail", "reason", "disk"))
-        what = " ".join(filter(None, said)) or str(self.evidence.get("sentence", self.state))
-        return f"{what} (simulated)" if self.evidence.get("simulated") is True else what
+        details = (
+            str(self.evidence.get(name, "")) for name in ("event", "detail", "reason", "disk")
+        )
+        text = " ".join(filter(None, details)) or str(self.evidence.get("sentence", self.state))
+        return f"{text} (simulated)" if self.evidence.get("simulated") is True else text
 
     @property
     def sentence(self) -> str:
@@ -115,19 +117,19 @@ def announced(kind: str, state: str) -> str:
     return f"{kind}.{state}" if kind == PROCESS or (kind, state) == (GUEST, NOTED) else ""
 
 
-def subject(kind: str, said: str, host: str) -> str:
+def subject(kind: str, reported: str, host: str) -> str:
     """Return the subject of a report in stored form; InvalidInput if the subject is malformed."""
-    if kind == ALARM and said.startswith("host:"):
-        if not same(said.removeprefix("host:"), host):
+    if kind == ALARM and reported.startswith("host:"):
+        if not same(reported.removeprefix("host:"), host):
             raise InvalidInput(f"subject: what is seen on {host} is called host:{host}")
         return f"host:{normalise(host)}"
     if kind in (GUEST, ALARM):
-        name = said.removeprefix("server:")
+        name = reported.removeprefix("server:")
         try:
             return f"server:{uuid.UUID(name)}"
         except ValueError:
             raise InvalidInput("subject: what a guest is called is server:UUID") from None
-    parts = said.split(":", 2)
+    parts = reported.split(":", 2)
     if len(parts) != 3 or parts[0] != PROCESS or not parts[2] or not same(parts[1], host):
         raise InvalidInput(f"subject: a process of {host or 'a host'} is called process:HOST:NAME")
     return f"{PROCESS}:{normalise(host)}:{parts[2]}"

@@ -84,10 +84,10 @@ def truth(value: object, field: str) -> bool:
     """Parse a boolean word ("off" is false); InvalidInput for any other word."""
     if isinstance(value, bool):
         return value
-    word = str(value).strip().lower()
-    if word in _TRUE:
+    text = str(value).strip().lower()
+    if text in _TRUE:
         return True
-    if word in _FALSE:
+    if text in _FALSE:
         return False
     raise InvalidInput(f"{field}: {str(value)[:40]!r} is neither true nor false; write one of them")
 
@@ -200,11 +200,11 @@ def free_over(
             changes[since] = changes.get(since, 0) - 1
             if until < end:
                 changes[until] = changes.get(until, 0) + 1
-    free, found = count, []
+    free, steps = count, []
     for at in sorted(changes):
         free += changes[at]
-        found.append((at, free))
-    return found
+        steps.append((at, free))
+    return steps
 
 
 def _together(spans: Iterable[Span], start: float, end: float) -> Iterator[tuple[float, float]]:

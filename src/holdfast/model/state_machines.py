@@ -70,10 +70,10 @@ EVENT_OF: Mapping[str, str] = {
 
 def view(moves: Table, names: Mapping[str, str]) -> Table:
     """Rename the states of a table, and merge states with the same new name."""
-    seen: dict[str, set[str]] = {name: set() for name in names.values()}
+    renamed: dict[str, set[str]] = {name: set() for name in names.values()}
     for state, targets in moves.items():
-        seen[names[state]] |= {names[target] for target in targets} - {names[state]}
-    return {state: frozenset(targets) for state, targets in seen.items()}
+        renamed[names[state]] |= {names[target] for target in targets} - {names[state]}
+    return {state: frozenset(targets) for state, targets in renamed.items()}
 
 
 EVENT: Table = view(OPERATION, EVENT_OF)
@@ -122,7 +122,7 @@ EVENT_SAYS: Mapping[str, str] = {
 }
 
 
-def check(who: str, moves: Table, old: str, new: str) -> None:
+def check(subject: str, moves: Table, old: str, new: str) -> None:
     """Check a transition; staying in a state is legal, because commands are repeated."""
     if new != old and new not in moves.get(old, ()):
-        raise IllegalMove(f"{who} is {old} and cannot become {new}")
+        raise IllegalMove(f"{subject} is {old} and cannot become {new}")

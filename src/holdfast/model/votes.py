@@ -95,28 +95,28 @@ class Picture:
 
     @cached_property
     def _shorts(self) -> Mapping[str, Sequence[str]]:
-        found: dict[str, list[str]] = {}
+        by_short: dict[str, list[str]] = {}
         for name in self.places:
-            found.setdefault(short(name), []).append(name)
-        return found
+            by_short.setdefault(short(name), []).append(name)
+        return by_short
 
 
 def picture(body: Mapping[str, Any]) -> Picture:
     """Parse the view that a monitor sent; InvalidMatrix if its HA matrix is invalid."""
     ha_matrix = matrix.from_plain(body["ha_matrix"])
-    networks = {name: Sight(**said) for name, said in body["networks"].items()}
+    networks = {name: Sight(**sight) for name, sight in body["networks"].items()}
     blind = [name for name, sight in networks.items() if not sight.sighted]
     rows: list[Row] = []
     places: dict[str, int] = {}
-    for place, one in enumerate(body["rows"]):
+    for place, row in enumerate(body["rows"]):
         health = {
             name: state if name not in networks or networks[name].sighted else UNKNOWN
-            for name, state in one["health"].items()
+            for name, state in row["health"].items()
         }
         wants = ha_matrix.answer(health, blind).action
-        waiting = one["opinion"] == NONE and wants in (RECOVERY, ALERT)
-        rows.append(Row(health, one["opinion"], waiting))
-        places.update((normalise(host), place) for host in one["hosts"])
+        waiting = row["opinion"] == NONE and wants in (RECOVERY, ALERT)
+        rows.append(Row(health, row["opinion"], waiting))
+        places.update((normalise(host), place) for host in row["hosts"])
     own = {name: body[name] for name in ("problem", "waiting", "parked") if name in body}
     return Picture(networks, ha_matrix, tuple(rows), places, **own)
 
@@ -185,9 +185,9 @@ class MonitorReport:
 
     def network(self, name: str) -> Mapping[str, Any]:
         """Return the part of the report about this network."""
-        said = self.evidence.get("networks")
-        found = said.get(name) if isinstance(said, Mapping) else None
-        return found if isinstance(found, Mapping) else {}
+        networks = self.evidence.get("networks")
+        network = networks.get(name) if isinstance(networks, Mapping) else None
+        return network if isinstance(network, Mapping) else {}
 
 
 @dataclass(frozen=True)
@@ -196,16 +196,17 @@ class Vote:
     vote: str
     says: str  # recovery | alert | none | undecided; alert with an abstention: a doubt
     why: str
-    word: MonitorReport | None = None
+    report: MonitorReport | None = None
     is_waiting: bool = False  # it sees the host down, and has not reported it yet
 
     def to_plain(self) -> dict[str, Any]:
         """Return the vote as an incident stores it."""
-        said: dict[str, Any] = {"observer": self.observer, "vote": self.vote, "why": self.why}
-        if self.word is not None and self.vote == FOR:
-            said["at"], said["since"] = self.word.at.isoformat(), self.word.since.isoformat()
-            said["evidence"] = dict(self.word.evidence)
-        return said
+        stored: dict[str, Any] = {"observer": self.observer, "vote": self.vote, "why": self.why}
+        if self.report is not None and self.vote == FOR:
+            stored["at"] = self.report.at.isoformat()
+            stored["since"] = self.report.since.isoformat()
+            stored["evidence"] = dict(self.report.evidence)
+        return stored
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class Ballot:
     now: datetime
     registered: int  # monitors, including those never heard of
     views: Sequence[View] = ()
-    words: Mapping[str, MonitorReport] = field(default_factory=dict)
+    reports: Mapping[str, MonitorReport] = field(default_factory=dict)
 
     @cached_property
     def fresh(self) -> Sequence[View]:
@@ -231,9 +232,9 @@ class Ballot:
     def is_concern(self) -> bool:
         """Whether a fresh monitor reports a problem with the host, or may soon."""
         rows = [view.picture.row(self.host) for view in self.fresh]
-        said = [vote(view, self).says for view in self.fresh]
-        seen = any(row is not None and (row.is_bad or row.is_waiting) for row in rows)
-        return seen or RECOVERY in said or ALERT in said
+        opinions = [vote(view, self).says for view in self.fresh]
+        visible = any(row is not None and (row.is_bad or row.is_waiting) for row in rows)
+        return visible or RECOVERY in opinions or ALERT in opinions
 
 
 @dataclass(frozen=True)
@@ -250,10 +251,10 @@ class Count:
     minimum: int = 1
 
     def observers(self, vote: str) -> list[str]:
-        return [one.observer for one in self.votes if one.vote == vote]
+        return [cast.observer for cast in self.votes if cast.vote == vote]
 
-    def _saying(self, what: str) -> int:
-        return sum(one.says == what for one in self.votes if one.vote != ABSTAIN)
+    def _saying(self, opinion: str) -> int:
+        return sum(vote.says == opinion for vote in self.votes if vote.vote != ABSTAIN)
 
     @property
     def is_enough(self) -> bool:
@@ -268,9 +269,9 @@ class Count:
         few monitors vote, once no other monitor may still join it.
         """
         failed = self._saying(RECOVERY)
-        if self.is_enough or (failed and any(one.is_waiting for one in self.votes)):
+        if self.is_enough or (failed and any(vote.is_waiting for vote in self.votes)):
             return False
-        doubts = sum(one.vote == ABSTAIN and one.says == ALERT for one in self.votes)
+        doubts = sum(vote.vote == ABSTAIN and vote.says == ALERT for vote in self.votes)
         mine = failed + self._saying(ALERT) + doubts
         return mine >= self.minimum and mine > self._saying(NONE)
 
@@ -285,7 +286,7 @@ class Count:
         return self._saying(RECOVERY) > 0 and not self.is_over
 
     def plain(self) -> list[dict[str, Any]]:
-        return [one.to_plain() for one in self.votes]
+        return [vote.to_plain() for vote in self.votes]
 
     def sentence(self) -> str:
         return report_text(self.host, self.plain())
@@ -299,90 +300,90 @@ def count(ballot: Ballot, minimum: int) -> Count:
     """
     views = sorted(ballot.views, key=lambda view: view.observer)
     votes = tuple(vote(view, ballot) for view in views)
-    majority = sum(one.vote != ABSTAIN for one in votes) // 2 + 1
+    majority = sum(cast.vote != ABSTAIN for cast in votes) // 2 + 1
     fewest = OF_MANY if ballot.registered >= MANY else 1
     return Count(ballot.host, max(majority, fewest, minimum), votes, max(1, minimum))
 
 
 def vote(view: View, ballot: Ballot) -> Vote:
     """Derive a monitor's vote: from its report, unless its view is newer and differs."""
-    name, word = view.observer, ballot.words.get(view.observer)
+    name, report = view.observer, ballot.reports.get(view.observer)
     if not view.is_fresh(ballot.now):
         return Vote(name, ABSTAIN, UNDECIDED, f"last spoke at {_clock(view.seen_at)}")
     row = view.picture.row(ballot.host)
-    if word is not None and word.at + DRAWN >= view.at:
-        return _cast(name, word.says, word, row)
+    if report is not None and report.at + DRAWN >= view.at:
+        return _cast(name, report.says, report, row)
     if row is None:
-        return Vote(name, ABSTAIN, UNDECIDED, "did not know it", word)
-    if row.is_waiting or (row.is_bad and (word is None or not word.is_concern)):
-        return Vote(name, ABSTAIN, UNDECIDED, "waited whether it lasts", word, is_waiting=True)
-    return _cast(name, row.opinion, word, row)
+        return Vote(name, ABSTAIN, UNDECIDED, "did not know it", report)
+    if row.is_waiting or (row.is_bad and (report is None or not report.is_concern)):
+        return Vote(name, ABSTAIN, UNDECIDED, "waited whether it lasts", report, is_waiting=True)
+    return _cast(name, row.opinion, report, row)
 
 
-def _cast(observer: str, says: str, word: MonitorReport | None, row: Row | None = None) -> Vote:
+def _cast(observer: str, says: str, report: MonitorReport | None, row: Row | None = None) -> Vote:
     if says == RECOVERY:
-        return Vote(observer, FOR, says, "saw it down", word)
+        return Vote(observer, FOR, says, "saw it down", report)
     if says == ALERT:
-        return Vote(observer, AGAINST, says, "called for an alert", word)
+        return Vote(observer, AGAINST, says, "called for an alert", report)
     if says == NONE:
-        return Vote(observer, AGAINST, says, "saw it well", word)
+        return Vote(observer, AGAINST, says, "saw it well", report)
     dark = [] if row is None else [name for name, state in row.health.items() if state == UNKNOWN]
     where = f" on {' and '.join(dark)}" if dark else ""
-    says = ALERT if word is not None and word.is_doubt else UNDECIDED
-    return Vote(observer, ABSTAIN, says, f"could not see{where}", word)
+    says = ALERT if report is not None and report.is_doubt else UNDECIDED
+    return Vote(observer, ABSTAIN, says, f"could not see{where}", report)
 
 
 # Text.
 
 
-def report_text(host: str, seen: Sequence[Mapping[str, Any]]) -> str:
+def report_text(host: str, votes: Sequence[Mapping[str, Any]]) -> str:
     """Describe who saw what, from the votes that an incident stores:
 
     ctl-1 and ctl-2 saw cmp-1 down on storage since 10:00:03; ctl-3 could not see
     """
     groups: dict[str, list[str]] = {}
     sinces: dict[str, str] = {}
-    for one in sorted(seen, key=lambda one: one["vote"] != FOR):
-        said = str(one["why"])
-        if one["vote"] == FOR:
-            where = " and ".join(_down(one))
-            said = f"saw {host} down{f' on {where}' if where else ''}"
-            since = str(one.get("since", ""))
-            sinces[said] = min(since, sinces.get(said, since))
-        groups.setdefault(said, []).append(str(one["observer"]))
+    for vote in sorted(votes, key=lambda vote: vote["vote"] != FOR):
+        text = str(vote["why"])
+        if vote["vote"] == FOR:
+            where = " and ".join(_down(vote))
+            text = f"saw {host} down{f' on {where}' if where else ''}"
+            since = str(vote.get("since", ""))
+            sinces[text] = min(since, sinces.get(text, since))
+        groups.setdefault(text, []).append(str(vote["observer"]))
     return "; ".join(
-        f"{listed(names)} {said}{f' since {sinces[said][11:19]}' if sinces.get(said) else ''}"
-        for said, names in groups.items()
+        f"{listed(names)} {text}{f' since {sinces[text][11:19]}' if sinces.get(text) else ''}"
+        for text, names in groups.items()
     )
 
 
-def grounds(seen: Sequence[Mapping[str, Any]]) -> list[str]:
+def grounds(votes: Sequence[Mapping[str, Any]]) -> list[str]:
     """List the evidence of each vote for recovery:
 
     ctl-1: storage down since 10:00:03, by leader 10.0.0.1:8300, own gossip; line 7: storage down
     """
     lines = []
-    for one in seen:
-        if one["vote"] != FOR:
+    for vote in votes:
+        if vote["vote"] != FOR:
             continue
         parts = []
-        for name, said in _down(one).items():
-            confirmed = said.get("confirmed_by")
+        for name, network in _down(vote).items():
+            confirmed = network.get("confirmed_by")
             by = f", by {', '.join(map(str, confirmed))}" if isinstance(confirmed, list) else ""
-            parts.append(f"{name} down since {str(said.get('since', ''))[11:19]}{by}")
-        if rule := (one.get("evidence") or {}).get("rule"):
+            parts.append(f"{name} down since {str(network.get('since', ''))[11:19]}{by}")
+        if rule := (vote.get("evidence") or {}).get("rule"):
             parts.append(str(rule))
-        lines.append(f"{one['observer']}: {'; '.join(parts) or 'no evidence was sent'}")
+        lines.append(f"{vote['observer']}: {'; '.join(parts) or 'no evidence was sent'}")
     return lines
 
 
-def _down(one: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _down(vote: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the networks on which the host is down, with the evidence of each."""
-    networks = (one.get("evidence") or {}).get("networks")
+    networks = (vote.get("evidence") or {}).get("networks")
     return {
-        name: said
-        for name, said in (networks.items() if isinstance(networks, Mapping) else ())
-        if isinstance(said, Mapping) and said.get("health") == DOWN
+        name: network
+        for name, network in (networks.items() if isinstance(networks, Mapping) else ())
+        if isinstance(network, Mapping) and network.get("health") == DOWN
     }
 
 
@@ -406,47 +407,58 @@ def combined(views: Sequence[View], host: str, networks: Sequence[str]) -> dict[
 
 def blind(views: Sequence[View], networks: Sequence[str]) -> list[str]:
     """List the networks that no monitor sees."""
-    seen = {
+    visible = {
         name for view in views for name, sight in view.picture.networks.items() if sight.sighted
     }
-    return [name for name in networks if name not in seen]
+    return [name for name in networks if name not in visible]
 
 
 def most(rows: Sequence[Row], networks: Sequence[str]) -> dict[str, str]:
-    found = {}
+    health = {}
     for name in networks:
         states = [row.health.get(name, UNKNOWN) for row in rows]
         ups, downs = states.count(UP), states.count(DOWN)
-        found[name] = UNKNOWN if not ups + downs else DOWN if downs >= ups else UP
-    return found
+        health[name] = UNKNOWN if not ups + downs else DOWN if downs >= ups else UP
+    return health
 
 
 def everybody(views: Sequence[View], networks: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the combined health of all hosts in any view; most hosts share the same rows."""
     names = sorted({name for view in views for name in view.picture.places})
-    known: dict[tuple[int | None, ...], dict[str, str]] = {}
-    found = {}
+    by_places: dict[tuple[int | None, ...], dict[str, str]] = {}
+    health = {}
     for name in names:
         called = [view.picture.name(name) for view in views]
         places = tuple(
             None if own is None else view.picture.places[own]
             for own, view in zip(called, views, strict=True)
         )
-        if places not in known:
-            known[places] = combined(views, name, networks)
-        found[name] = known[places]
-    return found
+        if places not in by_places:
+            by_places[places] = combined(views, name, networks)
+        health[name] = by_places[places]
+    return health
 
 
 def in_force(views: Sequence[View]) -> tuple[Matrix | None, list[View]]:
     """Return the HA matrix of most monitors, and the views with another matrix."""
     best: tuple[Matrix | None, list[View]] = (None, list(views))
-    for view in sorted(views, key=lambda one: one.observer):
+    for view in sorted(views, key=lambda view: view.observer):
         mine = view.picture.ha_matrix
         others = [view for view in views if not mine.agrees(view.picture.ha_matrix)]
         if best[0] is None or len(others) < len(best[1]):
             best = mine, others
     return best
+
+
+def without_network(views: Sequence[View], network: str) -> str:
+    """Warn that no HA matrix of these views has the network of the heartbeats; else empty."""
+    known = sorted({name for view in views for name in view.picture.ha_matrix.networks})
+    if not views or network in known:
+        return ""
+    return (
+        f"[recovery] heartbeat_network is {network}, and the HA matrix has only"
+        f" {listed(known)}: heartbeats contradict no report of a monitor"
+    )
 
 
 def work_of(host: str, now: datetime) -> Operation:

@@ -15,8 +15,8 @@ A pool is a host aggregate. The first rule that applies decides:
 5. Any other request may only use hosts in no pool of Holdfast.
 
 >>> pool = Pool("r1", {names.OWNER: "red"})
->>> refusal(ask("red", {"reservation": ["r1"]}, {}), [pool])
->>> refusal(ask("blue", {"reservation": ["r1"]}, {}), [pool])
+>>> refusal(read_request("red", {"reservation": ["r1"]}, {}), [pool])
+>>> refusal(read_request("blue", {"reservation": ["r1"]}, {}), [pool])
 'pool r1 is not of project blue'
 """
 
@@ -79,7 +79,7 @@ class Kind(enum.Enum):
     OTHER = "not ours"
 
 
-def ask(
+def read_request(
     project: str | None,
     hints: Mapping[str, Any] | None,
     extra_specs: Mapping[str, str] | None,
@@ -136,7 +136,7 @@ _TRUE = frozenset(("true", "1", "yes", "on", "t", "y"))
 
 def _ids(hint: object) -> frozenset[str]:
     many = hint if isinstance(hint, (list, tuple)) else (hint,)
-    return frozenset(one.strip() for one in many if isinstance(one, str) and _could_be(one))
+    return frozenset(name.strip() for name in many if isinstance(name, str) and _could_be(name))
 
 
 def _could_be(text: str) -> bool:
@@ -147,14 +147,14 @@ def _could_be(text: str) -> bool:
 def _leased(request: Request, pools: Sequence[Pool], options: Options) -> bool:
     """Whether the host keeps room for this server, and no reservation holds the whole host."""
     kinds = [(kind(pool, options), pool) for pool in pools]
-    if any(what is Kind.HOST for what, _ in kinds):
+    if any(pool_kind is Kind.HOST for pool_kind, _ in kinds):
         return False
     return any(
-        what is Kind.SERVER
+        pool_kind is Kind.SERVER
         and pool.metadata[names.SERVER] == request.server
         and _shut(pool, request) is None
         and _has_room(pool, request)
-        for what, pool in kinds
+        for pool_kind, pool in kinds
     )
 
 
@@ -163,10 +163,10 @@ def _has_room(pool: Pool, request: Request) -> bool:
     text = pool.metadata.get(names.SIZE)
     if not text or not request.size:
         return True
-    kept = text.split(",")
-    if len(kept) != len(request.size) or not all(one.isdecimal() for one in kept):
+    sizes = text.split(",")
+    if len(sizes) != len(request.size) or not all(size.isdecimal() for size in sizes):
         return False
-    return all(map(operator.le, request.size, map(int, kept)))
+    return all(map(operator.le, request.size, map(int, sizes)))
 
 
 def _slots(request: Request, pools: Sequence[Pool], options: Options) -> str | None:
@@ -225,5 +225,5 @@ def _owns(project: str | None, metadata: Mapping[str, str]) -> bool:
 
 
 def _listed(ids: frozenset[str]) -> str:
-    said = sorted(ids)
-    return ", ".join(said[:3]) + (", …" if len(said) > 3 else "") or "(none)"
+    ordered = sorted(ids)
+    return ", ".join(ordered[:3]) + (", …" if len(ordered) > 3 else "") or "(none)"

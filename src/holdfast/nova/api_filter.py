@@ -68,13 +68,13 @@ def endpoint(options: LeaseOptions, environ: Mapping[str, Any]) -> str:
     """Return the URL of the reservation API, from the options or the token's catalog."""
     if options.endpoint:
         return options.endpoint.rstrip("/")
-    found = _in_catalog(environ.get("HTTP_X_SERVICE_CATALOG") or "[]", options)
-    if len(found) > 1:
+    urls = _in_catalog(environ.get("HTTP_X_SERVICE_CATALOG") or "[]", options)
+    if len(urls) > 1:
         raise NoEndpoint(
-            f"the catalog has {len(found)} endpoints of type {SERVICE_TYPE}:"
+            f"the catalog has {len(urls)} endpoints of type {SERVICE_TYPE}:"
             " set region_name in [holdfast] of nova.conf"
         )
-    for url in found:
+    for url in urls:
         return url.rstrip("/")
     where = f" in region {options.region}" if options.region else ""
     raise NoEndpoint(
@@ -83,7 +83,7 @@ def endpoint(options: LeaseOptions, environ: Mapping[str, Any]) -> str:
     )
 
 
-def ask(
+def post_lease(
     url: str, body: Mapping[str, Any], environ: Mapping[str, Any], options: LeaseOptions
 ) -> Answer:
     """POST a lease with the token of the request."""
@@ -95,7 +95,7 @@ def ask(
         if environ.get(key):
             headers[header] = environ[key]
     try:
-        said = requests.post(
+        reply = requests.post(
             f"{url}/leases",
             json=body,
             headers=headers,
@@ -105,34 +105,34 @@ def ask(
         )
     except (requests.RequestException, OSError) as error:  # OSError: the cafile does not exist
         return Answer(0, f"Holdfast does not answer ({type(error).__name__})")
-    return _answer(said.status_code, said.text)
+    return _answer(reply.status_code, reply.text)
 
 
 def _answer(status: int, text: str) -> Answer:
     try:
-        said = json.loads(text)
+        body = json.loads(text)
     except ValueError:
-        said = {}
-    said = said if isinstance(said, dict) else {}
+        body = {}
+    body = body if isinstance(body, dict) else {}
     if 200 <= status < 300:
-        lease = said.get("lease")
+        lease = body.get("lease")
         return Answer(status, lease_id=str(lease.get("id", "")) if isinstance(lease, dict) else "")
-    message = said.get("error_message") or said.get("message") or f"Holdfast answers {status}"
+    message = body.get("error_message") or body.get("message") or f"Holdfast answers {status}"
     return Answer(status, str(message)[:1000])
 
 
 def _in_catalog(text: str, options: LeaseOptions) -> list[str]:
     """Return the distinct endpoint URLs; keystonemiddleware puts the catalog in this form."""
-    found: list[str] = []
+    urls: list[str] = []
     for service in json.loads(text):
         if service.get("type") != SERVICE_TYPE:
             continue
-        for one in service.get("endpoints", ()):
-            url = one.get(f"{options.interface}URL") or one.get("publicURL")
-            fits = not options.region or one.get("region") == options.region
-            if url and fits and url not in found:
-                found.append(url)
-    return found
+        for entry in service.get("endpoints", ()):
+            url = entry.get(f"{options.interface}URL") or entry.get("publicURL")
+            fits = not options.region or entry.get("region") == options.region
+            if url and fits and url not in urls:
+                urls.append(url)
+    return urls
 
 
 LOG = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ class LeaseFilter:
         if not _is_create(environ):
             return self._app(environ, start_response)
         try:
-            create = self._asked(environ)
+            create = self._create_with_lease(environ)
             if create is None:
                 return self._app(environ, start_response)
             response = self._make(environ, create)
@@ -226,7 +226,7 @@ class LeaseFilter:
         start_response(response.status, list(response.headers))
         return [response.body]
 
-    def _asked(self, environ: Environ) -> Create | None:
+    def _create_with_lease(self, environ: Environ) -> Create | None:
         """Return the create with its lease; None if the request needs no lease."""
         body = _body(environ)
         server = body.get("server") if body else None
@@ -253,9 +253,9 @@ class LeaseFilter:
         """Ask Holdfast (dry run), create the server, create the lease."""
         began, before = time.monotonic(), dict(environ)
         if create.hinted:
-            self._could_be(environ, create.wish)
+            self._check_lease(environ, create.wish)
         text = json.dumps(lease_hint.passed_on(create.body, create.wish)).encode()
-        _give(environ, text)
+        _set_body(environ, text)
         response = self._call(environ)
         server_id = response.server_id()
         if not server_id or not create.single:
@@ -265,26 +265,26 @@ class LeaseFilter:
             raise self._undone(before, server_id, answer)
         if not answer.taken:
             LOG.warning(
-                "server %s: no lease yet (%s); Holdfast makes it when it looks for servers",
+                "server %s: no lease yet (%r); Holdfast makes it when it looks for servers",
                 server_id,
                 answer.message,
             )
-        said = (HEADER, answer.lease_id if answer.taken else LATER)
-        return Response(response.status, (*response.headers, said), response.body)
+        header = (HEADER, answer.lease_id if answer.taken else LATER)
+        return Response(response.status, (*response.headers, header), response.body)
 
-    def _could_be(self, environ: Environ, wish: Wish) -> None:
+    def _check_lease(self, environ: Environ, wish: Wish) -> None:
         """Raise Fault, before anything is created, unless Holdfast would accept the lease."""
         chosen = self._read()
         try:
             url = endpoint(chosen, environ)
             trial = {**wish.lease(None), "dry_run": True}
-            answer = ask(url, trial, environ, chosen)
+            answer = post_lease(url, trial, environ, chosen)
         except NoEndpoint as unknown:
             answer = Answer(0, str(unknown))
         if answer.refused:
             raise Fault(answer.status, f"No lease, so no server was made: {answer.message}")
         if not answer.taken:
-            LOG.warning("a create with a lease was turned away: %s", answer.message)
+            LOG.warning("a create with a lease was turned away: %r", answer.message)
             raise Fault(
                 503,
                 "The lease service cannot be asked now, so no server was made: try again in"
@@ -304,7 +304,7 @@ class LeaseFilter:
             return Answer(0, "Holdfast did not answer a moment ago")
         try:
             url = endpoint(chosen, environ)
-            answer = ask(url, create.wish.lease(server_id), environ, chosen)
+            answer = post_lease(url, create.wish.lease(server_id), environ, chosen)
         except NoEndpoint as unknown:
             answer = Answer(0, str(unknown))
         self._quiet_until = 0.0 if answer.status else time.monotonic() + QUIET_S
@@ -314,10 +314,10 @@ class LeaseFilter:
         """Delete the server because Holdfast refuses its lease; return the error."""
         done = self._call(_request(environ, "DELETE", f"/servers/{server_id}"))
         if done.code in (204, 404):
-            LOG.info("server %s deleted: its lease was refused: %s", server_id, answer.message)
+            LOG.info("server %s deleted: its lease was refused: %r", server_id, answer.message)
             return Fault(answer.status, f"No lease, so no server was kept: {answer.message}")
         LOG.error(
-            "server %s: its lease was refused (%s), and it could not be deleted (%s)",
+            "server %s: its lease was refused (%r), and it could not be deleted (%s)",
             server_id,
             answer.message,
             done.status,
@@ -333,8 +333,8 @@ class LeaseFilter:
         if not flavor:
             return False
         path = f"/flavors/{flavor}/os-extra_specs"
-        found = self._call(_request(environ, "GET", path))
-        return found.code == 200 and names.SLOTS_SPEC in json.loads(found.body)["extra_specs"]
+        specs = self._call(_request(environ, "GET", path))
+        return specs.code == 200 and names.SLOTS_SPEC in json.loads(specs.body)["extra_specs"]
 
     def _call(self, environ: Environ) -> Response:
         """Call nova-api and return its whole response."""
@@ -365,7 +365,7 @@ def _is_create(environ: Mapping[str, Any]) -> bool:
 
 def _parts(environ: Mapping[str, Any]) -> list[str]:
     """Split the path; empty parts are dropped, because Nova accepts extra slashes."""
-    return [one for one in environ.get("PATH_INFO", "").split("/") if one]
+    return [part for part in environ.get("PATH_INFO", "").split("/") if part]
 
 
 def _body(environ: Environ) -> dict[str, Any] | None:
@@ -384,7 +384,7 @@ def _body(environ: Environ) -> dict[str, Any] | None:
     text = environ["wsgi.input"].read(length or LARGEST_BODY + 1)
     if len(text) > LARGEST_BODY:
         raise Fault(413, "The body is too large: send it with its Content-Length.")
-    _give(environ, text)
+    _set_body(environ, text)
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
@@ -392,7 +392,7 @@ def _body(environ: Environ) -> dict[str, Any] | None:
     return body if isinstance(body, dict) else None
 
 
-def _give(environ: Environ, text: bytes) -> None:
+def _set_body(environ: Environ, text: bytes) -> None:
     """Set the request's body."""
     environ["wsgi.input"] = io.BytesIO(text)
     environ["CONTENT_LENGTH"] = str(len(text))
@@ -401,11 +401,11 @@ def _give(environ: Environ, text: bytes) -> None:
 def _request(environ: Mapping[str, Any], method: str, path: str) -> Environ:
     """Build another request to nova-api with the same token."""
     before = _parts(environ)[:-1]  # the project id, in older paths
-    kept = {k: v for k, v in environ.items() if not k.startswith(("webob.", "wsgiorg."))}
-    made = {**kept, "REQUEST_METHOD": method, "QUERY_STRING": ""}
-    text = "".join(f"/{one}" for one in before) + path
+    copied = {k: v for k, v in environ.items() if not k.startswith(("webob.", "wsgiorg."))}
+    made = {**copied, "REQUEST_METHOD": method, "QUERY_STRING": ""}
+    text = "".join(f"/{part}" for part in before) + path
     made["PATH_INFO"] = text.encode(errors="replace").decode("latin-1")  # WSGI's encoding of paths
-    _give(made, b"")
+    _set_body(made, b"")
     return made
 
 

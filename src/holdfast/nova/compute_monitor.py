@@ -49,13 +49,13 @@ class Monitor(base.CPUMonitorBase):  # type: ignore[misc]  # Nova has no annotat
         """Append the current CPU metrics to the list (called by Nova), and feed the plugins."""
         now = timeutils.utcnow()
         for name, value in self._cpu.read().items():
-            one = monitor_metric.MonitorMetric(
+            metric = monitor_metric.MonitorMetric(
                 name=name, value=value, timestamp=now, source=self.source
             )
-            metric_list.objects.append(one)
-        self._tell()
+            metric_list.objects.append(metric)
+        self._feed_plugins()
 
-    def _tell(self) -> None:
+    def _feed_plugins(self) -> None:
         chosen, now = options.read_metrics(CONF), time.monotonic()
         if not chosen.plugins_file or (self._fed is not None and now - self._fed < LEAST_S):
             return
@@ -64,7 +64,7 @@ class Monitor(base.CPUMonitorBase):  # type: ignore[misc]  # Nova has no annotat
             python = chosen.python or sys.executable
             words = ("-P", "-m", "holdfast.cmd.nova_plugins", "--file", chosen.plugins_file)
             self._feed = Feed([python, *words])
-        self._feed.give(self._message())
+        self._feed.send(self._message())
 
     def _message(self) -> dict[str, Any]:
         """Build the plugin message from Nova's memory, without any call."""
@@ -91,6 +91,6 @@ def _promised(tracker: Any) -> Iterator[tuple[str, int]]:
         ("local_gb_used", "disk_promised_bytes", 2**30),
         ("running_vms", "vms_running", 1),
     ):
-        known = [getattr(node, name) for node in nodes if node.obj_attr_is_set(name)]
-        if nodes and len(known) == len(nodes):
-            yield ours, sum(one or 0 for one in known) * unit
+        amounts = [getattr(node, name) for node in nodes if node.obj_attr_is_set(name)]
+        if nodes and len(amounts) == len(nodes):
+            yield ours, sum(amount or 0 for amount in amounts) * unit

@@ -2,7 +2,7 @@
 """Sends nova-compute's data to the metric plugins, which run in a child process.
 
     feed = Feed([sys.executable, "-m", "holdfast.cmd.nova_plugins", "--file", path])
-    feed.give({"host": "cmp-7", …})       # never waits
+    feed.send({"host": "cmp-7", …})       # never waits
 
 nova-compute may run on eventlet, where a plugin that hangs would stop the whole service; on threads
 plugins would share its memory. Therefore nova-compute only holds pipes to the child process. The
@@ -10,19 +10,24 @@ child answers each message with one byte. The feed replaces a child that has end
 answer, at most once a minute; it drops and counts messages that the child did not take. The child
 ends with nova-compute, when its input ends.
 
-The module also reads the host's CPU counters, from the Nova driver or from Linux (`HostCpu`).
+The module also reads the host's CPU counters, from the Nova driver or from Linux (`HostCpu`), and
+installs the compute monitor into Nova: `python -m holdfast.nova.feed --install` (or `--remove`).
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import io
 import json
 import logging
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 LOG = logging.getLogger(__name__)
@@ -62,7 +67,7 @@ class Feed:
         """Return the child's pid, or None while there is no child."""
         return self._process.pid if self._process is not None else None
 
-    def give(self, message: Mapping[str, Any]) -> bool:
+    def send(self, message: Mapping[str, Any]) -> bool:
         """Send a message without waiting; return whether the feed accepted it."""
         if not self._is_there():
             self.dropped += 1
@@ -90,7 +95,7 @@ class Feed:
     def _is_there(self) -> bool:
         process, now = self._process, self._monotonic()
         if process is not None:
-            self._hear(process)
+            self._read_answers(process)
             code = process.poll()
             if code is None:
                 return not self._is_hung(process, now)
@@ -122,7 +127,7 @@ class Feed:
         self._unanswered = []
         return True
 
-    def _hear(self, process: _Process) -> None:
+    def _read_answers(self, process: _Process) -> None:
         answers = process.output.read(65536)  # None: no answer yet
         if answers:
             del self._unanswered[: len(answers)]
@@ -189,9 +194,9 @@ class HostCpu:
     """
 
     def __init__(
-        self, ask: Callable[[], Mapping[str, Any]], name: str, proc: str = "/proc"
+        self, read_driver: Callable[[], Mapping[str, Any]], name: str, proc: str = "/proc"
     ) -> None:
-        self._ask = ask
+        self._read_driver = read_driver
         self._name = name
         self._proc = proc
         self._before: Stats = {}
@@ -202,23 +207,23 @@ class HostCpu:
 
     def read(self) -> dict[str, int]:
         """Return the metrics of Nova's CPU monitors by name."""
-        found, source = self._asked()
+        stats, source = self._read_stats()
         if source != self.source:
             self._before = {}  # the new source has other counters
-        self.stats, self.source = found, source
-        self._shares = shares(found, self._before) or self._shares
-        self._before = found
-        made = {f"cpu.{name}.time": found[name] for name in TIMES}
-        return {**made, "cpu.frequency": found["frequency"], **self._shares}
+        self.stats, self.source = stats, source
+        self._shares = shares(stats, self._before) or self._shares
+        self._before = stats
+        made = {f"cpu.{name}.time": stats[name] for name in TIMES}
+        return {**made, "cpu.frequency": stats["frequency"], **self._shares}
 
-    def _asked(self) -> tuple[Stats, str]:
+    def _read_stats(self) -> tuple[Stats, str]:
         try:
-            said = self._ask()
-            stats = {name: int(said[name]) for name in (*TIMES, "frequency")}
+            counters = self._read_driver()
+            stats = {name: int(counters[name]) for name in (*TIMES, "frequency")}
         except Exception as error:  # drivers raise anything, and Linux has the counters too
             if not self._silent:
                 LOG.warning(
-                    "%s does not say how busy its host is, Linux is asked: %r", self._name, error
+                    "%s reports no CPU counters, Linux is read instead: %r", self._name, error
                 )
             self._silent = True
             return of_linux(self._proc), KERNEL
@@ -243,7 +248,7 @@ def shares(now: Stats, before: Stats) -> dict[str, int]:
 
 def of_linux(proc: str = "/proc") -> Stats:
     with open(f"{proc}/stat") as file:
-        ticks = [int(word) for word in file.readline().split()[1:8]]
+        ticks = [int(number) for number in file.readline().split()[1:8]]
     user, nice, system, idle, iowait, irq, softirq = ticks
     counted = {
         "user": user + nice,
@@ -259,7 +264,57 @@ def _speed(proc: str) -> int:
     """Return the average CPU frequency in MHz; 0 if the kernel does not report it."""
     try:
         with open(f"{proc}/cpuinfo") as file:
-            found = [float(one) for one in _MHZ.findall(file.read())]
+            frequencies = [float(number) for number in _MHZ.findall(file.read())]
     except OSError:
         return 0
-    return int(sum(found) / len(found)) if found else 0
+    return int(sum(frequencies) / len(frequencies)) if frequencies else 0
+
+
+# Installer of the compute monitor; run it with the Python of nova-compute.
+#
+# Nova finds monitors by entry points but accepts only modules of its own package
+# nova.compute.monitors.cpu, and skips all others. The installer therefore writes a file with one
+# import into that package. No package owns the file: it survives an in-place upgrade of Nova, and
+# must be written again after a new installation.
+
+
+PACKAGE = "nova.compute.monitors.cpu"
+TEXT = """\
+# Written by `python -m holdfast.nova.feed --install`; the option --remove deletes this file.
+from holdfast.nova.compute_monitor import Monitor  # noqa: F401
+"""
+
+
+def monitor_file() -> Path:
+    """Return the path of the file; ModuleNotFoundError if Nova is not installed."""
+    spec = importlib.util.find_spec(PACKAGE)
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if not folders:
+        raise ModuleNotFoundError(f"no module named {PACKAGE}")
+    return Path(folders[0]) / "holdfast.py"
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m holdfast.nova.feed")
+    actions = parser.add_mutually_exclusive_group(required=True)
+    actions.add_argument("--install", action="store_true", help="add the compute monitor to Nova")
+    actions.add_argument("--remove", action="store_true", help="remove the monitor from Nova")
+    arguments = parser.parse_args(words)
+    try:
+        file = monitor_file()
+        if arguments.remove:
+            file.unlink(missing_ok=True)
+        else:
+            file.write_text(TEXT)
+    except ModuleNotFoundError:
+        print(f"{sys.executable} has no Nova: run this with nova-compute's Python", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}: run this as its owner", file=sys.stderr)
+        return 1
+    print(f"{file} is {'gone' if arguments.remove else 'there'}: restart nova-compute")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -76,27 +76,27 @@ class Wish:
 
     def note(self) -> str:
         """Return the value for server metadata, in ASCII: some Nova databases accept no more."""
-        said = {
+        values = {
             "name": self.name,
             "start": _written(self.start),
             "end": _written(self.end),
             "before_end": _written(self.before_end),
             "on_end": self.on_end,
         }
-        return json.dumps({k: v for k, v in said.items() if v}, separators=(",", ":"))
+        return json.dumps({k: v for k, v in values.items() if v}, separators=(",", ":"))
 
 
 def read(hint: object, server: str, now: datetime, length: timedelta | None = None) -> Wish:
     """Parse a hint; a lease without an end lasts `length`, if given. BadHint if invalid."""
-    said = _fields(hint)
-    start = _start(said, now)
-    end = _date(said, "end")
+    fields = _fields(hint)
+    start = _start(fields, now)
+    end = _date(fields, "end")
     if end is None:
         if length is None:
             raise BadHint(f"lease_params: end is missing; write for example {EXAMPLE}")
         end = _minute((start or now) + length)
-    _check_order(start or now, end, before_end := _date(said, "before_end"))
-    wish = Wish(_name(said, server), start, end, before_end, _on_end(said))
+    _check_order(start or now, end, before_end := _date(fields, "before_end"))
+    wish = Wish(_name(fields, server), start, end, before_end, _on_end(fields))
     if len(wish.note()) > LONGEST_NOTE:
         raise BadHint("lease_params: the name is too long; use plain letters, or fewer")
     return wish
@@ -116,8 +116,8 @@ def from_note(text: str, now: datetime) -> Wish | None:
 
     A start in the past becomes now. Users can write the metadata: BadHint if it is invalid.
     """
-    said = _fields(text)
-    start, end, before_end = (_date(said, key) for key in ("start", "end", "before_end"))
+    fields = _fields(text)
+    start, end, before_end = (_date(fields, key) for key in ("start", "end", "before_end"))
     if end is None:
         raise BadHint("end is missing")
     if end <= now:
@@ -127,7 +127,7 @@ def from_note(text: str, now: datetime) -> Wish | None:
         before_end = None
     if start is not None and end <= start:
         raise BadHint("it ends before it starts")
-    return Wish(_name(said, "server"), start, end, before_end, _on_end(said))
+    return Wish(_name(fields, "server"), start, end, before_end, _on_end(fields))
 
 
 def hinted(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -177,24 +177,24 @@ def _fields(hint: Any) -> dict[str, str]:
             ) from None
     if not isinstance(hint, dict):
         raise BadHint(f"lease_params: one JSON object is needed, for example {EXAMPLE}")
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for key, value in hint.items():
         name = _KEYS.get(key)
         if name is None:
-            known = "name, start, end, before_end, on_end"
-            raise BadHint(f"lease_params: {str(key)[:60]!r} is not known; use {known}")
+            allowed = "name, start, end, before_end, on_end"
+            raise BadHint(f"lease_params: {str(key)[:60]!r} is not known; use {allowed}")
         if value is None:
             continue
         if not isinstance(value, str) or not value.strip():
             raise BadHint(f"lease_params: {key} must be a text that is not empty")
-        if name in found:
+        if name in fields:
             raise BadHint(f"lease_params: {name} is given twice; leave {name}_date out")
-        found[name] = value.strip()
-    return found
+        fields[name] = value.strip()
+    return fields
 
 
-def _name(said: Mapping[str, str], server: str) -> str:
-    name = said.get("name", "")
+def _name(fields: Mapping[str, str], server: str) -> str:
+    name = fields.get("name", "")
     if not name:
         return _usual_name(server)
     if len(name) > LONGEST_NAME or not name.isprintable():
@@ -203,28 +203,34 @@ def _name(said: Mapping[str, str], server: str) -> str:
 
 
 def _usual_name(server: str) -> str:
-    plain = "".join(one for one in server if one.isprintable()).strip() or "server"
+    plain = (
+        "".join(character for character in server if character.isprintable()).strip() or "server"
+    )
     return f"{plain[: LONGEST_NAME - 6]}_lease"
 
 
-def _on_end(said: Mapping[str, str]) -> str:
+def _on_end(fields: Mapping[str, str]) -> str:
     """Return the action at the end of the lease, or several in order, joined by commas."""
-    on_end = said.get("on_end", "")
+    on_end = fields.get("on_end", "")
     if on_end in ("", "default"):
         return ""
-    words = [word.strip() for word in on_end.split(",")]
-    if len(set(words)) < len(words) or not set(words) <= set(ON_END) or "delete" in words[:-1]:
+    actions = [action.strip() for action in on_end.split(",")]
+    if (
+        len(set(actions)) < len(actions)
+        or not set(actions) <= set(ON_END)
+        or "delete" in actions[:-1]
+    ):
         raise BadHint(
             f"lease_params: on_end must be one of {', '.join(ON_END)}; or several of them, each"
             " once, delete last"
         )
-    return ",".join(words)
+    return ",".join(actions)
 
 
-def _start(said: Mapping[str, str], now: datetime) -> datetime | None:
-    if said.get("start", NOW).lower() == NOW:
+def _start(fields: Mapping[str, str], now: datetime) -> datetime | None:
+    if fields.get("start", NOW).lower() == NOW:
         return None
-    start = _date(said, "start")
+    start = _date(fields, "start")
     if start is not None and start < _minute(now):
         raise BadHint(
             f"lease_params: start {_written(start)} is over, it is {_written(now)} UTC;"
@@ -233,9 +239,9 @@ def _start(said: Mapping[str, str], now: datetime) -> datetime | None:
     return start
 
 
-def _date(said: Mapping[str, str], field: str) -> datetime | None:
+def _date(fields: Mapping[str, str], field: str) -> datetime | None:
     """Parse a date; a date without a zone is UTC, as in the lease API."""
-    text = said.get(field)
+    text = fields.get(field)
     if text is None:
         return None
     try:

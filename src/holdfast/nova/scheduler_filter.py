@@ -21,7 +21,7 @@ import nova.conf
 from nova.scheduler import filters, utils
 
 from holdfast.nova import options
-from holdfast.nova.admission import Options, Pool, Request, ask, refusal
+from holdfast.nova.admission import Options, Pool, Request, read_request, refusal
 
 LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
@@ -65,7 +65,7 @@ class HoldfastFilter(filters.BaseHostFilter):  # type: ignore[misc]  # Nova has 
 
 def _request(spec: Any, chosen: Options) -> Request:
     """Build the request; the project is the server's own, even if an admin migrates the server."""
-    return ask(
+    return read_request(
         project=spec.project_id if "project_id" in spec else None,
         hints=spec.scheduler_hints if "scheduler_hints" in spec else None,
         extra_specs=spec.flavor.extra_specs if "extra_specs" in spec.flavor else None,
@@ -90,5 +90,5 @@ def _why_not(host: Any, request: Request, chosen: Options) -> str | None:
 
 
 def _counted(reasons: Counter[str]) -> str:
-    said = [f"{why} ({count} hosts)" for why, count in reasons.most_common(3)]
-    return "; ".join(said) + ("; …" if len(reasons) > 3 else "")
+    texts = [f"{why} ({count} hosts)" for why, count in reasons.most_common(3)]
+    return "; ".join(texts) + ("; …" if len(reasons) > 3 else "")

@@ -247,12 +247,14 @@ class Servers(Protocol):
     does not fit, such as stopping a stopped server.
     """
 
-    def list(self, *, host: str | None = None, project_id: str | None = None) -> Sequence[Server]:
+    def list(
+        self, *, host: str | None = None, project_id: str | None = None, placed: bool = True
+    ) -> Sequence[Server]:
         """Return the servers of all projects.
 
-        With `host`: servers on this host, and servers placed there that have no host yet; not
-        servers on another host that are about to move here. Raises NotFound if the host does
-        not exist.
+        With `host`: servers on this host and, unless `placed` is False, servers placed there that
+        have no host yet; not servers on another host that are about to move here. Raises NotFound
+        if the host does not exist.
         """
         ...
 
@@ -330,11 +332,11 @@ class Moves(Protocol):
         host: str | None = None,
         *,
         as_it_was: bool = False,
-        seen: Server | None = None,
+        last_read: Server | None = None,
     ) -> None:
         """Evacuate a server; Conflict while the source service looks up or an evacuation runs.
 
-        `seen`: the server as the caller read it a moment ago, for a cloud that does not itself
+        `last_read`: the server as the caller read it a moment ago, for a cloud that does not itself
         refuse a second evacuation.
 
         The server ends stopped. With `as_it_was`, a server that ran ends running, which is
@@ -353,10 +355,13 @@ class Moves(Protocol):
         """
         ...
 
-    def migrations(self, *, source_host: str, kind: str = "evacuation") -> Sequence[Migration]:
+    def migrations(
+        self, *, source_host: str, kind: str = "evacuation", after: int = 0
+    ) -> Sequence[Migration]:
         """Return `evacuation` or `live-migration` records off the host, oldest first.
 
-        Only a `done` migration proves where a server is.
+        With `after`: all records with a higher number. Only a `done` migration proves where a
+        server is.
         """
         ...
 

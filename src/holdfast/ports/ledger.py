@@ -114,11 +114,13 @@ class Ledger(Protocol):
         limits: Limits | None = None,
         patient: bool = True,
         spared: bool = False,
+        is_repair: bool = False,
     ) -> Lease:
         """Write the step of a lease from `old` to `new`.
 
         With a claim the write is refused unless the claim is still valid. With `spared` the
-        step may use hosts that segments keep free for host failures.
+        step may use hosts that segments keep free for host failures. With `is_repair` the audit
+        line `say` is marked as a repair.
         """
         ...
 
@@ -137,7 +139,7 @@ class Ledger(Protocol):
         """Delete a lease and all its allocations; the audit log keeps its history."""
         ...
 
-    def news_of_pools(self, since: datetime) -> Mapping[str, datetime]:
+    def pool_changes(self, since: datetime) -> Mapping[str, datetime]:
         """Return the pools changed since then, and when: by reservation id, '' for hosts."""
         ...
 
@@ -184,10 +186,10 @@ class Ledger(Protocol):
         """Make waiting open work due now; do nothing if there is none."""
         ...
 
-    def approve(self, what: str, author: str, reason: str, until: datetime) -> None:
+    def approve(self, scope: str, author: str, reason: str, until: datetime) -> None:
         """Record an operator's approval that lifts a hold.
 
-        `what` is a kind of work (`repair`), or that kind in one failure domain
+        `scope` is a kind of work (`repair`), or that kind in one failure domain
         (`repair:rack-a`).
         """
         ...
@@ -205,7 +207,7 @@ class Ledger(Protocol):
         """Return enrolled hosts by id: all, or at most `most` hosts after id `after`."""
         ...
 
-    def stock(self, *, sure: bool = False) -> CapacitySnapshot:
+    def capacity(self, *, sure: bool = False) -> CapacitySnapshot:
         """Return a capacity snapshot: reservable hosts and their holds, for planning.
 
         The snapshot can miss the commit of a writer that was frozen for long. `sure` reads
@@ -270,6 +272,10 @@ class Ledger(Protocol):
 
     def set_property(self, name: str, private: bool) -> None: ...
 
+    def private_properties(self) -> frozenset[str]:
+        """Return the names of the properties of hosts that only administrators may see."""
+        ...
+
     # floating IPs, and other lockable resources with one owner at a time
     def floatingips(self, network_id: str | None = None) -> Sequence[FloatingIp]:
         """Return the reservable floating IPs, of a network or of all networks."""
@@ -316,10 +322,18 @@ class Operations(Protocol):
         """Claim up to `limit` due operations of these kinds, oldest first."""
         ...
 
-    def next_look(self, after: datetime | None = None) -> datetime | None:
+    def next_due(self, after: datetime | None = None) -> datetime | None:
         """Return the earliest time at which an open operation is due, later than `after`.
 
         Without `after`: later than now.
+        """
+        ...
+
+    def mend_future(self, ttl: timedelta) -> int:
+        """Make work due now that a clock ahead of time put off; return the number of rows.
+
+        Claims that end later than `ttl` from now end then. Work with a date of its own (start
+        and end of a lease) keeps the date.
         """
         ...
 

@@ -11,46 +11,24 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError
-from holdfast.model.lease import Lease, Window
+from holdfast.model.lease import Lease, LeaseChange, NewLease, NewReservation, Window
 from holdfast.model.observation import Expectation
 
 
 @dataclass(frozen=True)
-class NewReservation:
-    resource_type: str
-    spec: dict[str, Any] = field(default_factory=dict)
+class Caller:
+    """The caller of a command: user, project and roles, also passed over RPC."""
 
+    user_id: str
+    project_id: str
+    roles: tuple[str, ...] = ()
+    request_id: str = ""
+    is_admin: bool = False
 
-@dataclass(frozen=True)
-class NewLease:
-    """A requested lease. `start` None means now; `end` None means now too ("end it now").
-
-    With `dry_run` the manager plans the lease and books nothing.
-    """
-
-    id: str
-    name: str
-    start: datetime | None
-    end: datetime | None
-    before_end: datetime | None = None
-    reservations: tuple[NewReservation, ...] = ()
-    dry_run: bool = False
-
-
-@dataclass(frozen=True)
-class LeaseChange:
-    """The fields that a lease update changes; None leaves a field unchanged."""
-
-    name: str | None = None
-    start: datetime | None = None
-    start_now: bool = False
-    end: datetime | None = None
-    end_now: bool = False
-    before_end: datetime | None = None
-    reservations: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    dry_run: bool = False
+    def may_see(self, project_id: str) -> bool:
+        """Whether the caller may see objects of the project: its own project, or any as admin."""
+        return self.is_admin or self.project_id == project_id
 
 
 @dataclass(frozen=True)

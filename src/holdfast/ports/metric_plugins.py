@@ -108,12 +108,12 @@ def _finite(name: str, value: SupportsFloat) -> float:
     Every receiver would refuse a value that is not a finite number.
     """
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         raise ValueError(f"{name} is {value!r:.80}: write a finite number, or leave it out")
-    return found
+    return number
 
 
 # Metric sinks: statsd, graphite, Ceilometer.

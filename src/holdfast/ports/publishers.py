@@ -108,9 +108,9 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
-def heard_by(sinks: Sequence[Sink], what: str) -> tuple[str, ...]:
+def sinks_for(sinks: Sequence[Sink], topic: str) -> tuple[str, ...]:
     """Return the names of the sinks that want this topic."""
-    return tuple(sink.name for sink in sinks if getattr(sink, "hears", NEWS) == what)
+    return tuple(sink.name for sink in sinks if getattr(sink, "hears", NEWS) == topic)
 
 
 # Publishers return operations that the caller writes in the transaction of the reported change.
@@ -150,14 +150,14 @@ class EventPublisher(Protocol):
         """Return the operations that notify people about an incident."""
         ...
 
-    def contract(self, happening: Event, now: datetime) -> Sequence[Operation]:
+    def contract(self, event: Event, now: datetime) -> Sequence[Operation]:
         """Return the operations that send a notification of the instance HA contract.
 
         These notifications are for programs.
         """
         ...
 
-    def alarm(self, event_type: str, told: Values, now: datetime) -> Sequence[Operation]:
+    def alarm(self, event_type: str, values: Values, now: datetime) -> Sequence[Operation]:
         """Return the operations that notify people about an alarm (with its id).
 
         For a `silent` alarm only sinks that display firing alarms are notified, to remove the
@@ -165,7 +165,7 @@ class EventPublisher(Protocol):
         """
         ...
 
-    def observation(self, event_type: str, told: Values, now: datetime) -> Sequence[Operation]:
+    def observation(self, event_type: str, values: Values, now: datetime) -> Sequence[Operation]:
         """Return the operations that notify people about an agent's observation.
 
         The observation has no other effect.
@@ -179,11 +179,11 @@ class NullPublisher:
     def incident(self, event_type: str, incident: Incident, now: datetime) -> Sequence[Operation]:
         return ()
 
-    def contract(self, happening: Event, now: datetime) -> Sequence[Operation]:
+    def contract(self, event: Event, now: datetime) -> Sequence[Operation]:
         return ()
 
-    def alarm(self, event_type: str, told: Values, now: datetime) -> Sequence[Operation]:
+    def alarm(self, event_type: str, values: Values, now: datetime) -> Sequence[Operation]:
         return ()
 
-    def observation(self, event_type: str, told: Values, now: datetime) -> Sequence[Operation]:
+    def observation(self, event_type: str, values: Values, now: datetime) -> Sequence[Operation]:
         return ()

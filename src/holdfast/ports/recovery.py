@@ -19,7 +19,7 @@ from holdfast.model.segment import SegmentHost
 from holdfast.model.votes import Ballot
 from holdfast.ports.cloud import CloudHost
 from holdfast.recovery.liveness import FailureReport
-from holdfast.recovery.mass_failure import Seen
+from holdfast.recovery.mass_failure import FleetHost
 
 #: States of a move.
 PENDING, ONGOING, IGNORED, FAILED, SUCCEEDED = (
@@ -30,8 +30,8 @@ PENDING, ONGOING, IGNORED, FAILED, SUCCEEDED = (
     "succeeded",
 )
 #: Values of `after_migration` other than a migration's number: no evacuation of the server is
-#: unanswered; the server was started in place.
-ANSWERED, STARTED = -1, -2
+#: unanswered; Holdfast started the server in place, or found the server there in its old state.
+ANSWERED, STARTED, FOUND = -1, -2, -3
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ class Situation:
     now: datetime
     member: SegmentHost | None
     pauses: Sequence[Switch] = ()
-    silences: Sequence[Switch] = ()
+    maintenance_windows: Sequence[Switch] = ()
     larger: Incident | None = None  # an open incident that explains this incident
     domain: str = ""  # the failure domain of the incident's host
-    fleet: Sequence[Seen] = ()
+    fleet: Sequence[FleetHost] = ()
     starts: Sequence[datetime] = ()  # of recent recoveries of hosts in the domain
     domain_opened: Sequence[datetime] = ()  # of open incidents about hosts of the domain
     domain_alive: bool = False  # every other host of the domain showed a sign of life since then
@@ -113,6 +113,8 @@ class AgentBeat:
     rebooted_at: datetime | None = None  # when its boot id was first seen changed
     #: Guests that run on the host; None: the agent does not know, or the host booted long ago.
     running: frozenset[str] | None = None
+    #: Guests that ran on the host before its last boot, if that was lately.
+    ran: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class ServerMove:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     not_before: datetime | None = None
-    # the last migration before the attempt under way; or ANSWERED, STARTED
+    # the last migration before the attempt under way; or ANSWERED, STARTED, FOUND
     after_migration: int = 0
 
 
@@ -181,11 +183,11 @@ class Incidents(Protocol):
         account: Account,
         work: Operation,
         claim: Claim,
-        told: Callable[[Incident], Sequence[Operation]] = lambda _new: (),
+        events: Callable[[Incident], Sequence[Operation]] = lambda _new: (),
     ) -> IntakeResult:
         """Join the open incident the account belongs to, or open an incident.
 
-        A new incident is written with this work and with the notifications that `told` returns.
+        A new incident is written with this work and with the notifications that `events` returns.
         A repeated call changes nothing.
         """
         ...
@@ -218,7 +220,7 @@ class Incidents(Protocol):
         ...
 
     def witness(
-        self, incident_id: str, seen: Sequence[Mapping[str, Any]], ids: Sequence[str], claim: Claim
+        self, incident_id: str, votes: Sequence[Mapping[str, Any]], ids: Sequence[str], claim: Claim
     ) -> None:
         """Record further observations of monitors about an open incident."""
         ...
@@ -285,21 +287,21 @@ class Incidents(Protocol):
         ...
 
     def start(
-        self, incident_id: str, change: Change, seen: Sequence[datetime], claim: Claim
+        self, incident_id: str, change: Change, started: Sequence[datetime], claim: Claim
     ) -> Incident | None:
         """Start the recovery of a host.
 
         Returns None if recoveries of other hosts of the domain have started beside those in
-        `seen`: evaluate the guards again.
+        `started`: evaluate the guards again.
         """
         ...
 
     def keep_in_place(
-        self, incident_id: str, change: Change, seen: Sequence[ServerMove], claim: Claim
+        self, incident_id: str, change: Change, moves: Sequence[ServerMove], claim: Claim
     ) -> Incident | None:
         """Stop evacuating the servers of the incident.
 
-        Returns None if an evacuation off the host was requested beside those in `seen`.
+        Returns None if an evacuation off the host was requested beside those in `moves`.
         """
         ...
 
@@ -334,7 +336,7 @@ class Incidents(Protocol):
         """Return the service hosts, in use and usable, of a running reservation."""
         ...
 
-    def still_hurt(self, host: str) -> bool:
+    def awaits_repair(self, host: str) -> bool:
         """Tell whether running reservations hold the host and repair has not handled them."""
         ...
 
@@ -495,7 +497,7 @@ class Watched:
     id: int
     name: str  # of the compute service, normalised
     hypervisor_hostname: str
-    standing: HostStatus
+    status: HostStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,7 +511,7 @@ class StatusChange:
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class ParkedMessage:
     """A message that a monitor could not process (a parked message)."""
 
     at: datetime
@@ -545,10 +547,10 @@ class HostStatuses(Protocol):
         """Make open work of this key due now; False while a manager runs the work."""
         ...
 
-    def set_aside(self, message: SetAside) -> None:
+    def park(self, message: ParkedMessage) -> None:
         """Park a message for people to inspect; the oldest are deleted above the limit."""
         ...
 
-    def all_set_aside(self, most: int) -> Sequence[SetAside]:
+    def parked(self, most: int) -> Sequence[ParkedMessage]:
         """Return parked messages, newest first."""
         ...

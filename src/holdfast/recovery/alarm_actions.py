@@ -8,7 +8,7 @@ before it acts, so a second manager can continue after the first was killed. An 
 ended by then needs no action. A global pause of recovery holds all actions; `dry_run` only says
 what would be done.
 
-`EndOfSilence` publishes and performs what a mute of an alarm held back.
+`EndOfMute` publishes and performs what a mute of an alarm held back.
 """
 
 import logging
@@ -29,7 +29,7 @@ from holdfast.recovery.context import RecoveryContext
 LOG = logging.getLogger(__name__)
 
 
-class EndOfSilence:
+class EndOfMute:
     """Work at the end of an alarm's mute, once per alarm.
 
     The step compares the alarm's state with the last published state (`Alarms.speak_up`). The
@@ -55,12 +55,12 @@ class EndOfSilence:
                 raise NotYet(
                     f"it is silent until {until.isoformat()}", (until - now).total_seconds()
                 )
-            said = self._alarms.speak_up(alarm_id)
+            outcome = self._alarms.speak_up(alarm_id)
         except NotFound:
             return "the alarm is long over: nothing is told"
-        LOG.info("alarm %s: %s", alarm_id, said)
+        LOG.info("alarm %s: %s", alarm_id, outcome)
         self._context.wake()
-        return said
+        return outcome
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return None
@@ -99,21 +99,21 @@ class AlarmAction:
         return (Step("begin", self.begin), Step("confirm", self.confirm))
 
     def begin(self, run: Run) -> str:
-        asked = str(run.operation.payload["action"])
+        action = str(run.operation.payload["action"])
         alarm = self._alarm(run)
-        if alarm is None or (asked != OVER and alarm["state"] != FIRING):
+        if alarm is None or (action != OVER and alarm["state"] != FIRING):
             return "the alarm is over: nothing is done"
-        if asked not in self._begin:
+        if action not in self._begin:
             raise Conflict(
-                f"this manager cannot do {asked}: it is older than who wrote that down, update it"
+                f"this manager cannot do {action}: it is older than who wrote that down, update it"
             )
-        if asked != OVER and (why := self._alarms.paused()):
+        if action != OVER and (why := self._alarms.paused()):
             raise NotYet(f"recovery is paused: {why}", PAUSED_S)
         if self._context.settings.dry_run:
-            return f"dry run: {asked} for {alarm['subject']} on {alarm['host']} is left undone"
-        said = self._begin[asked](run, alarm)
-        LOG.info("alarm %s of %s: %s", alarm["rule"], alarm["subject"], said)
-        return said
+            return f"dry run: {action} for {alarm['subject']} on {alarm['host']} is left undone"
+        outcome = self._begin[action](run, alarm)
+        LOG.info("alarm %s of %s: %s", alarm["rule"], alarm["subject"], outcome)
+        return outcome
 
     def confirm(self, run: Run) -> str:
         """Wait until a live migration has ended.
@@ -233,12 +233,12 @@ class AlarmAction:
         return operation.due_at + GIVE_UP
 
     def failed(self, run: Run, why: str) -> None:
-        said = run.operation.payload
-        LOG.error("alarm %s: %s is not done: %s", said["alarm"], said["action"], why)
+        payload = run.operation.payload
+        LOG.error("alarm %s: %s is not done: %s", payload["alarm"], payload["action"], why)
 
 
 def kinds(context: RecoveryContext, alarms: Alarms) -> dict[str, Kind]:
     return {
         ALARM_ACTION: AlarmAction(context, alarms),
-        ALARM_SILENCE: EndOfSilence(context, alarms),
+        ALARM_SILENCE: EndOfMute(context, alarms),
     }

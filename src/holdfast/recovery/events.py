@@ -50,41 +50,43 @@ class IncidentPublisher:
         self._host = host
 
     def incident(self, event_type: str, incident: Incident, now: datetime) -> Sequence[Operation]:
-        told = {"payload": incident_payload(incident), "publisher": INCIDENTS}
-        return _rows(self._people, event_type, incident.id, now, told)
+        message = {"payload": incident_payload(incident), "publisher": INCIDENTS}
+        return _rows(self._people, event_type, incident.id, now, message)
 
-    def alarm(self, event_type: str, told: Mapping[str, Any], now: datetime) -> Sequence[Operation]:
-        said = {"payload": dict(told), "publisher": ALARMS}
-        hearers = self._boards if told.get("silent") else (*self._people, *self._boards)
-        return _rows(hearers, event_type, told["id"], now, said)
+    def alarm(
+        self, event_type: str, alarm: Mapping[str, Any], now: datetime
+    ) -> Sequence[Operation]:
+        message = {"payload": dict(alarm), "publisher": ALARMS}
+        hearers = self._boards if alarm.get("silent") else (*self._people, *self._boards)
+        return _rows(hearers, event_type, alarm["id"], now, message)
 
     def observation(
-        self, event_type: str, told: Mapping[str, Any], now: datetime
+        self, event_type: str, row: Mapping[str, Any], now: datetime
     ) -> Sequence[Operation]:
         """Notify people about an observation.
 
         Notifications about one guest or process keep their order. The subject is hashed because
         its name may be too long for a key.
         """
-        about = str(uuid.uuid5(_NAMES, told["subject"]))
-        said = {"payload": observation_payload(told), "publisher": OBSERVATIONS}
-        return _rows(self._people, event_type, about, now, said)
+        about = str(uuid.uuid5(_NAMES, row["subject"]))
+        message = {"payload": observation_payload(row), "publisher": OBSERVATIONS}
+        return _rows(self._people, event_type, about, now, message)
 
-    def contract(self, happening: Event, now: datetime) -> Sequence[Operation]:
+    def contract(self, event: Event, now: datetime) -> Sequence[Operation]:
         if not self._programs:
             return ()
-        who = ENGINE if happening.action == PROCESSED else API
-        told = {
-            "payload": payload(happening),
-            "publisher": f"{who}:{self._host}",
-            "priority": "error" if happening.phase == ERROR else "info",
+        service = ENGINE if event.action == PROCESSED else API
+        message = {
+            "payload": payload(event),
+            "publisher": f"{service}:{self._host}",
+            "priority": "error" if event.phase == ERROR else "info",
         }
-        event_type = f"{happening.noun}.{happening.action}.{happening.phase}"
-        return _rows(self._programs, event_type, happening.values["uuid"], now, told)
+        event_type = f"{event.noun}.{event.action}.{event.phase}"
+        return _rows(self._programs, event_type, event.values["uuid"], now, message)
 
 
 def _rows(
-    sinks: Sequence[str], event_type: str, about: str, now: datetime, told: Mapping[str, Any]
+    sinks: Sequence[str], event_type: str, about: str, now: datetime, content: Mapping[str, Any]
 ) -> tuple[Operation, ...]:
     """A work row per sink; rows about the same subject are delivered in the order of writing."""
     mark = f"{event_type}/{about}/{now.isoformat()}"
@@ -92,7 +94,7 @@ def _rows(
         "message_id": str(uuid.uuid5(_NAMES, mark)),
         "event_type": event_type,
         "at": now.isoformat(),
-        **told,
+        **content,
     }
     return tuple(
         Operation(
@@ -108,10 +110,10 @@ def _rows(
     )
 
 
-def payload(happening: Event) -> dict[str, Any]:
+def payload(event: Event) -> dict[str, Any]:
     """The versioned object of an instance HA notification, with all known fields."""
-    values, fault = happening.values, happening.fault
-    name, version, fields = SHAPES[happening.noun]
+    values, fault = event.values, event.fault
+    name, version, fields = SHAPES[event.noun]
     data = {key: show(values[own]) for key, (own, show) in fields.items() if own in values}
     return _object(name, version, {**data, "fault": None if fault is None else _fault(fault)})
 
@@ -201,12 +203,12 @@ SHAPES: Mapping[str, tuple[str, str, Fields]] = {
 def observation_payload(row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("id", "observer", "subject", "kind", "state", "evidence")
     about = {name: row[name] for name in names}
-    seen = Observed(**about, since=row["since"])
+    observed = Observed(**about, since=row["since"])
     return {
         **about,
-        "host": seen.host,
-        "sentence": seen.sentence,
-        "since": seen.since.isoformat(),
+        "host": observed.host,
+        "sentence": observed.sentence,
+        "since": observed.since.isoformat(),
         "observed_at": row["observed_at"].isoformat(),
     }
 

@@ -43,12 +43,12 @@ class ExpectedOnHosts:
         at = self._incidents.now()
         servers = self._cloud.servers.list(host=host)
         listed = {server.id for server in servers}
-        asked = [fromkey for fromkey in dict.fromkeys(also) if fromkey not in listed]
-        found = [self._shown(one, host) for one in asked]
+        unlisted = [server_id for server_id in dict.fromkeys(also) if server_id not in listed]
+        guests = [self._shown(server_id, host) for server_id in unlisted]
         # read last: an incident opened during the queries counts
         troubled = self._incidents.open_on(host)
-        found += [of_server(server, host, troubled) for server in servers]
-        return Expectation(normalise(host), at, tuple(found))
+        guests += [of_server(server, host, troubled) for server in servers]
+        return Expectation(normalise(host), at, tuple(guests))
 
     def _shown(self, server_id: str, host: str) -> Expected:
         """Expected state of a server which Nova does not list on the host."""
@@ -75,7 +75,7 @@ def _state(server: Server, host: str, troubled: Collection[str]) -> tuple[str, s
         return BUSY, f"it is {server.task_state}"
     if f"server:{server.id}" in troubled:
         return BUSY, "an incident about it is open"
-    if any(one.startswith("host:") for one in troubled):
+    if any(subject.startswith("host:") for subject in troubled):
         return BUSY, "an incident about its host is open"
     means = _MEANS.get(server.status, BUSY)
     if means == BUSY:
@@ -93,8 +93,8 @@ def _state(server: Server, host: str, troubled: Collection[str]) -> tuple[str, s
 class SegmentHosts:
     """Registers hosts for segments after Nova has confirmed their existence."""
 
-    def __init__(self, known: KnownHosts, cloud: Cloud, region: str) -> None:
-        self._known = known
+    def __init__(self, hosts: KnownHosts, cloud: Cloud, region: str) -> None:
+        self._hosts = hosts
         self._cloud = cloud
         self._region = region
 
@@ -107,4 +107,4 @@ class SegmentHosts:
                 f"Compute service with name {name} could not be found; name a host as the cloud"
                 " lists it"
             ) from missing
-        return self._known.know(cloud_host, self._region)
+        return self._hosts.know(cloud_host, self._region)

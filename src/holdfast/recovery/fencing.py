@@ -23,61 +23,76 @@ from holdfast.model.incident import (
     fenced_at,
     last_refusal,
 )
-from holdfast.model.incident_progress import HostProgress, OffEvidence
+from holdfast.model.incident_progress import (
+    ACCEPTED,
+    FENCED,
+    POWER_OFF,
+    READ_OFF,
+    SAID,
+    TRUSTED,
+    WATCHDOG,
+    HostProgress,
+    OffEvidence,
+)
 from holdfast.model.segment import SegmentHost
 from holdfast.ports.fence import OFF, ON, UNKNOWN
-from holdfast.recovery import in_place
+from holdfast.recovery import host_return
 from holdfast.recovery.context import OVER, IncidentWork, RecoveryContext
 
 LOG = logging.getLogger(__name__)
 
-#: Kinds of evidence. FENCED: Holdfast switched the host off during this incident. POWER_OFF:
-#: the power reads off and Holdfast did not switch it off.
-FENCED, SAID, TRUSTED, WATCHDOG, ACCEPTED = "fenced", "said", "trusted", "watchdog", "accepted"
-POWER_OFF = "power_off"
-#: Kinds of evidence that rest on the power state which the device reports.
-READ_OFF = (FENCED, POWER_OFF)
 #: Seconds between two power reads after a request, and between two power-off requests.
 LOOK_S, RARELY_S, ASK_AGAIN_S = 0.3, 2.0, 10.0
 
 
-def given(
+def existing_evidence(
     incident: Incident,
     member: SegmentHost | None,
     watchdog_s: float,
     now: datetime,
     *,
     can_fence: bool,
+    last_sign: datetime | None = None,
 ) -> OffEvidence | None:
     """Evidence that exists without an action of Holdfast, or None.
 
-    The word of a monitor does not count if a fence could give better evidence.
+    The word of a monitor does not count if a fence could give better evidence. `last_sign`: the
+    host's last sign of life, which starts the watchdog's time anew.
     """
-    known = incident.host_progress
-    if confirmed_off := known.confirmed_off:
+    progress = incident.host_progress
+    if confirmed_off := progress.confirmed_off:
         though = DESPITE_POWER_ON if confirmed_off.reads_on else ""
-        who, why = confirmed_off.author, confirmed_off.reason
-        sentence = f"{who} says that {incident.host} is off{though}: {why}"
+        author, why = confirmed_off.author, confirmed_off.reason
+        sentence = f"{author} says that {incident.host} is off{though}: {why}"
         return OffEvidence(SAID, sentence, now)
-    if known.retried_at:  # earlier reports are old: the host may have come back since
+    if progress.retried_at:  # earlier reports are old: the host may have come back since
         return None
     trusts = member is not None and member.segment.trust_host_status
-    if trusts and not can_fence and known.payload.get("host_status") == "NORMAL":
+    if trusts and not can_fence and progress.payload.get("host_status") == "NORMAL":
         sentence = f"a monitor says that {incident.host} is off, and its segment trusts monitors"
         return OffEvidence(TRUSTED, sentence, now)
-    if watchdog_s and now >= safe_at(incident, watchdog_s):
+    if watchdog_s and now >= safe_at(incident, watchdog_s, last_sign):
         sentence = f"the watchdog of {incident.host} has reset it: {watchdog_s:g} s have passed"
         return OffEvidence(WATCHDOG, sentence, now)
     return None
 
 
-def safe_at(incident: Incident, watchdog_s: float) -> datetime:
+def safe_at(incident: Incident, watchdog_s: float, last_sign: datetime | None = None) -> datetime:
     """The time at which the watchdog has certainly reset the host.
 
     The time counts from when Holdfast opened the incident, because the reporter's clock may
-    differ.
+    differ. A sign of life since then starts the time anew, whatever network carried the sign:
+    a host that speaks feeds its watchdog.
     """
-    return incident.opened_at + timedelta(seconds=watchdog_s)
+    since = incident.opened_at if last_sign is None else max(incident.opened_at, last_sign)
+    return since + timedelta(seconds=watchdog_s)
+
+
+def last_sign_of_life(context: RecoveryContext, incident: Incident) -> datetime | None:
+    """When Holdfast last received a heartbeat of the host or saw a new report to Nova."""
+    beat, nova = context.incidents.agent(incident.host), incident.host_progress.nova
+    received = (beat.seen_at if beat else None, nova.advanced_at if nova else None)
+    return max((at for at in received if at is not None), default=None)
 
 
 def foreseen(
@@ -86,7 +101,14 @@ def foreseen(
     """Describe the present or expected evidence for power off; empty if there is none."""
     settings = context.settings
     how = context.fence.how(incident.host)
-    off_evidence = given(incident, member, settings.watchdog_s, now, can_fence=how is not None)
+    off_evidence = existing_evidence(
+        incident,
+        member,
+        settings.watchdog_s,
+        now,
+        can_fence=how is not None,
+        last_sign=last_sign_of_life(context, incident),
+    )
     if off_evidence is not None:
         return off_evidence.sentence
     if how is not None:
@@ -99,19 +121,20 @@ def foreseen(
 class Fencing:
     """Recovery step which makes sure that a host is off.
 
-    Holdfast calls `before_cut` immediately before it cuts the power. `before_cut` raises NotYet
-    if the host is no longer known to have failed.
+    Holdfast calls `still_failed` immediately before it cuts the power, before it accepts any
+    evidence other than a power read as off or an operator's word, and while it waits for
+    evidence. `still_failed` raises NotYet if the host is no longer known to have failed.
     """
 
     def __init__(
         self,
         context: RecoveryContext,
         work: IncidentWork[HostProgress],
-        before_cut: Callable[[Run], None] = lambda _run: None,
+        still_failed: Callable[[Run], None] = lambda _run: None,
     ) -> None:
         self._context = context
         self._work = work
-        self._before_cut = before_cut
+        self._still_failed = still_failed
 
     def __call__(self, run: Run) -> str:
         incident = self._work.incident(run)
@@ -119,17 +142,30 @@ class Fencing:
             return OVER
         if off_evidence := incident.host_progress.evidence:
             return off_evidence.sentence
-        if in_place.resume(self._work, run):
+        if host_return.resume_in_place(self._work, run):
             return f"{incident.host} is back: it is not fenced"
-        context, now = self._context, self._context.incidents.now()
-        member = context.incidents.member(incident.host)
-        can_fence = context.fence.how(incident.host) is not None
-        known = given(incident, member, context.settings.watchdog_s, now, can_fence=can_fence)
-        if known is not None and known.kind == SAID and self._is_contradicted(run, incident):
-            known = None
-        evidence = known or self._fenced(run, now)
-        self._work.note(run, evidence.sentence, lambda one: replace(one, evidence=evidence))
+        now = self._context.incidents.now()
+        evidence = self._present(run, incident, now) or self._fenced(run, now)
+        if evidence.kind not in (SAID, *READ_OFF):
+            self._still_failed(run)
+        self._work.note(
+            run, evidence.sentence, lambda progress: replace(progress, evidence=evidence)
+        )
         return evidence.sentence
+
+    def _present(self, run: Run, incident: Incident, now: datetime) -> OffEvidence | None:
+        context = self._context
+        present = existing_evidence(
+            incident,
+            context.incidents.member(incident.host),
+            context.settings.watchdog_s,
+            now,
+            can_fence=context.fence.how(incident.host) is not None,
+            last_sign=last_sign_of_life(context, incident),
+        )
+        if present is not None and present.kind == SAID and self._is_contradicted(run, incident):
+            return None
+        return present
 
     def _is_contradicted(self, run: Run, incident: Incident) -> bool:
         """Whether the power reads on although an operator confirmed the host as off.
@@ -137,15 +173,21 @@ class Fencing:
         The API may have been unable to read the power at the confirmation. A confirmation with
         `despite_power_on` is deliberate and stands.
         """
-        host, word = incident.host, incident.host_progress.confirmed_off
-        if word is None or word.despite_power_on or self._context.fence.how(host) is None:
+        host, confirmation = incident.host, incident.host_progress.confirmed_off
+        if (
+            confirmation is None
+            or confirmation.despite_power_on
+            or self._context.fence.how(host) is None
+        ):
             return False
         try:
             if self._power(run, host) != ON:
                 return False
         except (DriverError, NotFound):
             return False
-        self._work.note(run, f"{word.author} says that {host} is off, and its fence reads on")
+        self._work.note(
+            run, f"{confirmation.author} says that {host} is off, and its fence reads on"
+        )
         return True
 
     def _fenced(self, run: Run, now: datetime) -> OffEvidence:
@@ -154,41 +196,46 @@ class Fencing:
         host = incident.host
         try:
             if context.fence.accepts_risk(host):
-                said = (
+                sentence = (
                     f"{host} has no fence, and the operator accepted that its servers may run twice"
                 )
-                LOG.warning("incident %s: %s", incident.id, said)
-                return OffEvidence(ACCEPTED, said, now)
+                LOG.warning("incident %s: %s", incident.id, sentence)
+                return OffEvidence(ACCEPTED, sentence, now)
             if (power := self._power(run, host)) != OFF:
-                self._ask(run, incident, host, power)
+                self._request_off(run, incident, host, power)
                 if self._power(run, host) != OFF:
                     raise NotYet(
                         f"{host} was asked to switch off and is not off yet", self._pause(run)
                     )
         except NotFound as none:
+            self._still_failed(run)
             if context.settings.watchdog_s and not incident.progress.retried_at:
                 raise NotYet(f"waiting for the watchdog of {host}", 1.0) from none
             raise NotYet(f"nothing can fence {host}: {none.message}", 5.0) from none
         except DriverError as error:
             self._failed(run, incident, error.message)
+            self._still_failed(run)
             raise
         return _read_off(self._work.incident(run), now)
 
-    def _ask(self, run: Run, incident: Incident, host: str, power: str) -> None:
+    def _request_off(self, run: Run, incident: Incident, host: str, power: str) -> None:
         """Request power off; repeat the request only after ASK_AGAIN_S seconds without effect."""
         now = self._context.incidents.now()
-        last, asked = incident.host_progress.fence_asked_at, incident.host_progress.fence_asked
+        last, requests_sent = (
+            incident.host_progress.fence_asked_at,
+            incident.host_progress.fence_asked,
+        )
         if last and now < last + timedelta(seconds=ASK_AGAIN_S):
             return
-        self._before_cut(run)
-        if asked:
-            self._failed(run, incident, f"{host} was asked {asked} times and reads {power}")
+        self._still_failed(run)
+        if requests_sent:
+            self._failed(run, incident, f"{host} was asked {requests_sent} times and reads {power}")
         requests = fence_asked(self._work.incident(run).host_progress.fence_requests, now)
         self._work.note(
             run,
             None,
-            lambda one: replace(
-                one, fence_asked_at=now, fence_asked=asked + 1, fence_requests=requests
+            lambda progress: replace(
+                progress, fence_asked_at=now, fence_asked=requests_sent + 1, fence_requests=requests
             ),
         )
         run.hold(self._context.fence.call_timeout_s + MARGIN_S)
@@ -196,7 +243,7 @@ class Fencing:
             self._context.fence.off(host)
         except DriverError as error:
             refused = fence_refused(requests, error.message)
-            self._work.note(run, None, lambda one: replace(one, fence_requests=refused))
+            self._work.note(run, None, lambda progress: replace(progress, fence_requests=refused))
             raise
 
     def _pause(self, run: Run) -> float:
@@ -205,34 +252,36 @@ class Fencing:
         A device that works switches off within seconds; after a second request it is read
         rarely.
         """
-        asked = self._work.incident(run).host_progress.fence_asked
-        return LOOK_S if asked <= 1 else RARELY_S
+        requests_sent = self._work.incident(run).host_progress.fence_asked
+        return LOOK_S if requests_sent <= 1 else RARELY_S
 
     def _power(self, run: Run, host: str) -> str:
         run.hold(self._context.fence.call_timeout_s + MARGIN_S)
         return self._context.fence.power(host)
 
     def _failed(self, run: Run, incident: Incident, why: str) -> None:
-        now, known = self._context.incidents.now(), self._work.incident(run).host_progress
-        requests = fence_failed(known.fence_requests, now, why)
+        now, progress = self._context.incidents.now(), self._work.incident(run).host_progress
+        requests = fence_failed(progress.fence_requests, now, why)
         failures = incident.host_progress.fence_failures + 1
         most = self._context.settings.fence_escalate_after
-        said = f"fencing {incident.host} failed {failures} times: {why}"
+        sentence = f"fencing {incident.host} failed {failures} times: {why}"
         if failures >= most:
-            said += "; people are needed: switch it off by hand, then"
-            said += f" holdfast incident confirm-off {incident.id} --reason …"
-            LOG.error("incident %s: %s", incident.id, said)
+            sentence += "; people are needed: switch it off by hand, then"
+            sentence += f" holdfast incident confirm-off {incident.id} --reason …"
+            LOG.error("incident %s: %s", incident.id, sentence)
 
-        def failed(one: HostProgress) -> HostProgress:
-            return replace(one, fence_failures=failures, fence_requests=requests)
+        def failed(progress: HostProgress) -> HostProgress:
+            return replace(progress, fence_failures=failures, fence_requests=requests)
 
         if failures != most:
-            self._work.note(run, said, failed)
+            self._work.note(run, sentence, failed)
             return
         operations = self._context.announce(
-            "incident.escalated", replace(incident, sentence=said), now
+            "incident.escalated", replace(incident, sentence=sentence), now
         )
-        self._work.note(run, said, lambda one: replace(failed(one), escalated_at=now), operations)
+        self._work.note(
+            run, sentence, lambda progress: replace(failed(progress), escalated_at=now), operations
+        )
 
 
 def _read_off(incident: Incident, now: datetime) -> OffEvidence:
@@ -243,13 +292,13 @@ def _read_off(incident: Incident, now: datetime) -> OffEvidence:
     """
     host, fenced = incident.host, fenced_at(incident.host_progress)
     if fenced is None and (answer := last_refusal(incident.host_progress)):
-        said = (
+        sentence = (
             f"the power of {host} reads off; asked to switch it off, its fence answered: {answer}"
         )
-        return OffEvidence(POWER_OFF, said, now)
+        return OffEvidence(POWER_OFF, sentence, now)
     if fenced is None:
-        said = f"{host} was not fenced: its power reads off already"
-        return OffEvidence(POWER_OFF, said, now)
+        sentence = f"{host} was not fenced: its power reads off already"
+        return OffEvidence(POWER_OFF, sentence, now)
     at, is_now = fenced
     when = "" if is_now else f" at {at[:19].replace('T', ' ')} UTC, in an earlier attempt"
     return OffEvidence(FENCED, f"{host} was fenced{when}: its power reads off", now)
@@ -286,4 +335,4 @@ class StillOff:
             self._read[host] = now
             return
         self._read.pop(host, None)
-        in_place.decide(self._context, run, incident)
+        host_return.keep_or_fence(self._context, run, incident)

@@ -23,7 +23,6 @@ from holdfast.model.segment import SegmentHost
 from holdfast.ports.cloud import Cloud, Pool, Server
 from holdfast.ports.recovery import Situation
 from holdfast.recovery import liveness, mass_failure
-from holdfast.recovery.context import Settings
 from holdfast.recovery.liveness import Judgement
 
 
@@ -46,10 +45,10 @@ def paused_verdict(pauses: Sequence[Switch]) -> Verdict:
     return Verdict("paused", False, f"recovery is paused {_by(pauses[0])}", again_s=10.0)
 
 
-def silenced_verdict(silences: Sequence[Switch]) -> Verdict:
-    if not silences:
-        return Verdict("silenced", True, "no silence is about it")
-    return Verdict("silenced", False, f"silenced {_by(silences[0])}", final=True)
+def maintenance_window_verdict(windows: Sequence[Switch]) -> Verdict:
+    if not windows:
+        return Verdict("maintenance_window", True, "no maintenance window covers it")
+    return Verdict("maintenance_window", False, f"maintenance window {_by(windows[0])}", final=True)
 
 
 def _by(switch: Switch) -> str:
@@ -59,8 +58,8 @@ def _by(switch: Switch) -> str:
 
 def segment_verdict(member: SegmentHost) -> Verdict:
     if not member.segment.enabled:
-        said = f"segment {member.segment.name} is disabled"
-        return Verdict("segment", False, said, final=True)
+        sentence = f"segment {member.segment.name} is disabled"
+        return Verdict("segment", False, sentence, final=True)
     return Verdict("segment", True, f"segment {member.segment.name} is enabled")
 
 
@@ -71,18 +70,22 @@ def maintenance_verdict(host: str, marked: bool) -> Verdict:
 
 
 def mass_failure_verdict(
-    found: mass_failure.Verdict | None, domain: str, approved: bool
+    mass_verdict: mass_failure.Verdict | None, domain: str, approved: bool
 ) -> Verdict:
     """Whether the mass-failure guard allows recovery; `mass` adds the limit of slow recovery."""
-    if found is None or found.what == mass_failure.GO:
-        return Verdict("mass_failure", True, found.sentence if found else "few hosts are down")
+    if mass_verdict is None or mass_verdict.mode == mass_failure.GO:
+        return Verdict(
+            "mass_failure", True, mass_verdict.sentence if mass_verdict else "few hosts are down"
+        )
     if approved:
-        return Verdict("mass_failure", True, f"{found.sentence}; approved by an operator")
-    if found.what in (mass_failure.HOLD, mass_failure.STOP):
+        return Verdict("mass_failure", True, f"{mass_verdict.sentence}; approved by an operator")
+    if mass_verdict.mode in (mass_failure.HOLD, mass_failure.STOP):
         where = f" --domain {shlex.quote(domain)}" if domain else ""
-        said = f"{found.sentence}; if it is so: holdfast recovery approve{where} --reason …"
-        return Verdict("mass_failure", False, said, again_s=10.0)
-    return Verdict("mass_failure", True, f"{found.sentence}: one host after the other")
+        sentence = (
+            f"{mass_verdict.sentence}; if it is so: holdfast recovery approve{where} --reason …"
+        )
+        return Verdict("mass_failure", False, sentence, again_s=10.0)
+    return Verdict("mass_failure", True, f"{mass_verdict.sentence}: one host after the other")
 
 
 def first_denial(verdicts: Sequence[Verdict]) -> Verdict | None:
@@ -135,7 +138,7 @@ class HaSettings:
         yield "flavor", server.extra_specs
         # if aggregates contradict each other, the aggregate that keeps the server running wins
         ours = [pool for pool in self.pools if any(same(server.host or "", h) for h in pool.hosts)]
-        for pool in sorted(ours, key=lambda one: _read(one.metadata, self.key) is not True):
+        for pool in sorted(ours, key=lambda pool_: _read(pool_.metadata, self.key) is not True):
             yield f"aggregate {pool.name}", pool.metadata
 
 
@@ -154,16 +157,16 @@ def read(
             images = cloud.servers.image_properties(sorted(ids))
         except DriverError as error:
             LOG.warning("%s of %d images cannot be read: %s", key, len(ids), error)
-    found = HaSettings(key, images)
-    if all(found.of(server).enabled is not None for server in undecided):
-        return found
+    ha_settings = HaSettings(key, images)
+    if all(ha_settings.of(server).enabled is not None for server in undecided):
+        return ha_settings
     return HaSettings(key, images, cloud.pools.list() if pools is None else pools)
 
 
 def _read(metadata: Mapping[str, str], key: str) -> bool | None:
-    said = next((value for name, value in metadata.items() if name.lower() == key.lower()), "")
-    word = str(said).strip().lower()
-    return word in YES if word in YES | NO else None
+    setting = next((value for name, value in metadata.items() if name.lower() == key.lower()), "")
+    text = str(setting).strip().lower()
+    return text in YES if text in YES | NO else None
 
 
 #: Ends the sentence about a guest that runs again before Holdfast acted.
@@ -172,8 +175,55 @@ LEAVE_IT = "no action is needed"
 STILL_DOWN = "still_down"
 #: Seconds between two checks of a host in doubt; Nova's answer counts from its read.
 ASK_AGAIN_S = 2.0
-#: Seconds to wait for the extent of an outage: at most, and after the domain's last report.
-SETTLING_S, SETTLING_ALONE_S = 15.0, 1.0
+#: Seconds to wait for the extent of an outage after the domain's last report.
+SETTLING_ALONE_S = 1.0
+
+
+class Settings(Protocol):
+    """The options of [recovery], read again at every access."""
+
+    dry_run: bool
+    give_up_s: float
+    duplicate_interval_s: float
+    evacuate_all: bool
+    restart_all: bool
+    ha_key: str
+    priority_key: str
+    group_key: str
+    leave_names: Sequence[str]
+    ignore_error_state: bool
+    parallel_moves: int
+    parallel_per_target: int
+    move_timeout_s: float
+    move_give_up_s: float
+    move_pause_s: float
+    migrate_away_rest_s: float
+    stop_timeout_s: float
+    start_timeout_s: float
+    repair_wait_s: float
+    host_votes: int
+    heartbeat_network: str
+    nova_report_interval_s: float
+    report_max_age_s: float
+    guest_max_recoveries: int
+    guest_window_s: float
+    guest_restarts_in_place: int
+    host_max_recoveries: int
+    host_window_s: float
+    throttle_interval_s: float
+    throttle_burst: int
+    heavy_throttle_interval_s: float
+    watchdog_s: float
+    fence_escalate_after: int
+    disable_reason: str
+    bring_back: bool
+    bring_back_after_s: float
+    move_back: bool
+    power_on_after: Mapping[str, str]
+    add_spare_to_aggregates: bool
+    steps_before: Mapping[str, str]
+    steps_after: Mapping[str, str]
+    steps_instead: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -210,33 +260,37 @@ def still_down(incident: Incident, view: View) -> Verdict:
     """Deny while the host shows signs of life, until their end or the last withdrawal."""
     judgement = view.liveness
     if judgement is None or judgement.state in (liveness.STANDS, liveness.REBOOTED):
-        said = judgement.sentence if judgement is not None else "no source reports it healthy again"
-        return Verdict(STILL_DOWN, True, said)
+        sentence = (
+            judgement.sentence if judgement is not None else "no source reports it healthy again"
+        )
+        return Verdict(STILL_DOWN, True, sentence)
     if judgement.state == liveness.WITHDRAWN:
-        said = f"{incident.host} is well again before anything was done: {judgement.sentence}"
-        return Verdict(STILL_DOWN, False, said, final=True)
-    said = f"{incident.host}: {judgement.sentence}"
+        sentence = f"{incident.host} is well again before anything was done: {judgement.sentence}"
+        return Verdict(STILL_DOWN, False, sentence, final=True)
+    sentence = f"{incident.host}: {judgement.sentence}"
     waits = judgement.state == liveness.WAITS
     again_s = min(judgement.again_s or ASK_AGAIN_S, ASK_AGAIN_S)
-    return Verdict(STILL_DOWN, False, said, again_s=again_s, brief=waits)
+    return Verdict(STILL_DOWN, False, sentence, again_s=again_s, brief=waits)
 
 
 def settling(incident: Incident, view: View) -> Verdict:
     """Let the first host of a rack outage wait until the extent of the outage is known."""
     situation = view.situation
     if situation.domain_alive or not situation.domain_opened:
-        said = "every other host of its failure domain has shown life since"
-        return Verdict("settling", True, said)
+        sentence = "every other host of its failure domain has shown life since"
+        return Verdict("settling", True, sentence)
     first, last = situation.domain_opened[0], situation.domain_opened[-1]
     known_at = min(
-        first + timedelta(seconds=SETTLING_S), last + timedelta(seconds=SETTLING_ALONE_S)
+        first + timedelta(seconds=liveness.SETTLING_S), last + timedelta(seconds=SETTLING_ALONE_S)
     )
     wait_s = (known_at - view.now).total_seconds()
     count = len(situation.domain_opened)
+    reported = f"{count} host{' ' if count == 1 else 's '}of its failure domain "
+    reported += "was" if count == 1 else "were"
     if wait_s > 0:
-        said = f"{count} hosts of its failure domain were reported: more may follow"
-        return Verdict("settling", False, said, again_s=wait_s, brief=True)
-    return Verdict("settling", True, f"{count} hosts of its failure domain were reported")
+        sentence = f"{reported} reported: more may follow"
+        return Verdict("settling", False, sentence, again_s=wait_s, brief=True)
+    return Verdict("settling", True, f"{reported} reported")
 
 
 def runs_again(incident: Incident, view: View) -> Verdict:
@@ -250,15 +304,15 @@ def paused(incident: Incident, view: View) -> Verdict:
     return paused_verdict(view.situation.pauses)
 
 
-def silenced(incident: Incident, view: View) -> Verdict:
-    return silenced_verdict(view.situation.silences)
+def maintenance_window(incident: Incident, view: View) -> Verdict:
+    return maintenance_window_verdict(view.situation.maintenance_windows)
 
 
 def segment(incident: Incident, view: View) -> Verdict:
     member = view.situation.member
     if member is None:
-        said = f"{incident.host} is in no segment any more"
-        return Verdict("segment", False, said, final=True)
+        sentence = f"{incident.host} is in no segment any more"
+        return Verdict("segment", False, sentence, final=True)
     return segment_verdict(member)
 
 
@@ -267,14 +321,14 @@ def maintenance(incident: Incident, view: View) -> Verdict:
     if member is not None and member.on_maintenance:
         ours = bool(incident.host_progress.told_at) or incident.kind == PROCESS
         if ours and incident.progress.retried_at:
-            said = f"{incident.host} is on maintenance since it failed, and it is tried again"
-            return Verdict("maintenance", True, said)
+            sentence = f"{incident.host} is on maintenance since it failed, and it is tried again"
+            return Verdict("maintenance", True, sentence)
         if incident.kind == HOST and view.situation.lost_compute:
-            said = f"{incident.host} is on maintenance only because its nova-compute died"
-            return Verdict("maintenance", True, said)
+            sentence = f"{incident.host} is on maintenance only because its nova-compute died"
+            return Verdict("maintenance", True, sentence)
         if incident.kind == GUEST and view.situation.lost_compute:
-            said = f"{incident.host} cannot start it before its nova-compute is back"
-            return Verdict("maintenance", False, said, again_s=10.0)
+            sentence = f"{incident.host} cannot start it before its nova-compute is back"
+            return Verdict("maintenance", False, sentence, again_s=10.0)
         return maintenance_verdict(incident.host, marked=True)
     return maintenance_verdict(incident.host, marked=False)
 
@@ -283,15 +337,15 @@ def inhibited(incident: Incident, view: View) -> Verdict:
     larger = view.situation.larger
     if larger is None:
         return Verdict("inhibited", True, "nothing larger explains it")
-    said = f"incident {larger.id} explains it: {larger.cause}"
-    return Verdict("inhibited", False, said, final=True)
+    sentence = f"incident {larger.id} explains it: {larger.cause}"
+    return Verdict("inhibited", False, sentence, final=True)
 
 
 def observer(incident: Incident, view: View) -> Verdict:
     """Deny if every host looks dead: more likely the cloud itself cannot see any host."""
     if view.services >= 2 and view.services_up == 0:
-        said = f"the cloud sees none of its {view.services} hosts: can it see at all?"
-        return Verdict("observer", False, said)
+        sentence = f"the cloud sees none of its {view.services} hosts: can it see at all?"
+        return Verdict("observer", False, sentence)
     return Verdict("observer", True, f"{view.services_up} of {view.services} hosts are seen up")
 
 
@@ -299,21 +353,23 @@ def mass(incident: Incident, view: View) -> Verdict:
     situation = view.situation
     verdict = mass_failure.judge(situation.fleet, view.limits).get(situation.domain)
     slow = (mass_failure.SLOW, mass_failure.SLOWER)
-    if verdict is not None and verdict.what in slow and not situation.approved:
+    if verdict is not None and verdict.mode in slow and not situation.approved:
         return _slowly(verdict, view)
     return mass_failure_verdict(verdict, situation.domain, situation.approved)
 
 
-def _slowly(found: mass_failure.Verdict, view: View) -> Verdict:
+def _slowly(verdict: mass_failure.Verdict, view: View) -> Verdict:
     situation, settings = view.situation, view.settings
-    slow = found.what == mass_failure.SLOW
+    slow = verdict.mode == mass_failure.SLOW
     every = settings.throttle_interval_s if slow else settings.heavy_throttle_interval_s
     burst = settings.throttle_burst if slow else 1
     wait = bucket(situation.starts, situation.now, every, burst)
     if wait <= 0:
-        return Verdict("mass_failure", True, f"{found.sentence}: one at a time, its turn has come")
-    said = f"{found.sentence}: one host per {every:g} s"
-    return Verdict("mass_failure", False, said, again_s=wait)
+        return Verdict(
+            "mass_failure", True, f"{verdict.sentence}: one at a time, its turn has come"
+        )
+    sentence = f"{verdict.sentence}: one host per {every:g} s"
+    return Verdict("mass_failure", False, sentence, again_s=wait)
 
 
 def bucket(starts: Sequence[datetime], now: datetime, interval_s: float, burst: int) -> float:
@@ -341,15 +397,15 @@ def budget(incident: Incident, view: View) -> Verdict:
     window = settings.guest_window_s if guest else settings.host_window_s
     since = now - timedelta(seconds=window)
     times = sum(when > since for when in view.situation.before)
-    what = f"server {incident.server_id}" if guest else incident.host
-    said = f"{what} was recovered {times} times within {window:g} s"
+    subject = f"server {incident.server_id}" if guest else incident.host
+    sentence = f"{subject} was recovered {times} times within {window:g} s"
     wait_s = bucket(view.situation.before, now, window / most, most) if guest and most else 0.0
     if wait_s > 0 or (times >= most and not (guest and most)):
-        said += f", {most} are allowed: it keeps dying, an operator must look"
+        sentence += f", {most} are allowed: it keeps dying, an operator must look"
         if wait_s > 0:
-            said += f"; one more recovery is allowed in {wait_s:.0f} s"
-        return Verdict("budget", False, said, final=True)
-    return Verdict("budget", True, said)
+            sentence += f"; one more recovery is allowed in {wait_s:.0f} s"
+        return Verdict("budget", False, sentence, final=True)
+    return Verdict("budget", True, sentence)
 
 
 def capacity(incident: Incident, view: View) -> Verdict:
@@ -361,11 +417,11 @@ def capacity(incident: Incident, view: View) -> Verdict:
 def evidence(incident: Incident, view: View) -> Verdict:
     if view.evidence:
         return Verdict("evidence", True, view.evidence)
-    said = (
+    sentence = (
         f"nothing proves that {incident.host} is off: configure a fence for it, or, if you know it:"
         f" holdfast incident confirm-off {incident.id} --reason …"
     )
-    return Verdict("evidence", False, said)
+    return Verdict("evidence", False, sentence)
 
 
 def wanted(incident: Incident, view: View) -> Verdict:
@@ -375,20 +431,22 @@ def wanted(incident: Incident, view: View) -> Verdict:
         return Verdict("wanted", False, "the server does not exist any more", final=True)
     moved = bool(server.host) and not same(server.host or "", incident.host)
     if moved and (incident.status == HELD or server.status == "ACTIVE"):
-        said = f"the server is on {server.host} by now"  # moved before Holdfast acted
-        return Verdict("wanted", False, said, final=True)
+        sentence = f"the server is on {server.host} by now"  # moved before Holdfast acted
+        return Verdict("wanted", False, sentence, final=True)
     if server.status in ("PAUSED", "RESCUE", "RESCUED"):
         return Verdict("wanted", False, f"the server is {server.status}", final=True)
     ha_setting = (
         view.ha_settings.of(server) if view.ha_settings else HaSettings(settings.ha_key).of(server)
     )
     if ha_setting.enabled is False:
-        said = f"the server is not to be kept running: {ha_setting.sentence(settings.ha_key)}"
-        return Verdict("wanted", False, said, final=True)
+        sentence = f"the server is not to be kept running: {ha_setting.sentence(settings.ha_key)}"
+        return Verdict("wanted", False, sentence, final=True)
     if settings.restart_all or ha_setting.enabled:
         return Verdict("wanted", True, "the server is to be kept running")
-    said = f"the server's metadata do not say {settings.ha_key}, and [recovery] restart_all is off"
-    return Verdict("wanted", False, said, final=True)
+    sentence = (
+        f"the server's metadata do not say {settings.ha_key}, and [recovery] restart_all is off"
+    )
+    return Verdict("wanted", False, sentence, final=True)
 
 
 LADDERS: dict[str, Sequence[Guard]] = {
@@ -396,7 +454,7 @@ LADDERS: dict[str, Sequence[Guard]] = {
         still_down,
         settling,
         paused,
-        silenced,
+        maintenance_window,
         segment,
         maintenance,
         observer,
@@ -405,8 +463,17 @@ LADDERS: dict[str, Sequence[Guard]] = {
         capacity,
         evidence,
     ),
-    GUEST: (runs_again, paused, silenced, segment, maintenance, inhibited, wanted, budget),
-    PROCESS: (still_down, paused, silenced, segment, maintenance, inhibited),
+    GUEST: (
+        runs_again,
+        paused,
+        maintenance_window,
+        segment,
+        maintenance,
+        inhibited,
+        wanted,
+        budget,
+    ),
+    PROCESS: (still_down, paused, maintenance_window, segment, maintenance, inhibited),
 }
 #: Guards for a host that rebooted: it is not fenced, and no server leaves it.
-IN_PLACE: Sequence[Guard] = (still_down, paused, silenced, segment, maintenance, budget)
+IN_PLACE: Sequence[Guard] = (still_down, paused, maintenance_window, segment, maintenance, budget)

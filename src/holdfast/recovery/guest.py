@@ -21,9 +21,9 @@ from holdfast.model.incident_progress import GuestProgress
 from holdfast.model.operation import Skipped
 from holdfast.ports.cloud import Cloud, Server
 from holdfast.ports.recovery import Change
-from holdfast.recovery import evacuation_plan, guards
-from holdfast.recovery.base import Recovery
-from holdfast.recovery.context import OVER, RECOVER_GUEST, RecoveryContext
+from holdfast.recovery import guards
+from holdfast.recovery.context import OVER, RECOVER_GUEST, RESIZED, Recovery, RecoveryContext
+from holdfast.recovery.evacuation import owning
 from holdfast.recovery.guards import LEAVE_IT, View
 
 LOOK_S = 0.4
@@ -37,9 +37,15 @@ class _Phase(NamedTuple):
     set: Callable[[GuestProgress, datetime], GuestProgress]
 
 
-_STOP = _Phase(lambda one: one.stop_by, lambda one, at: replace(one, stop_by=at))
-_START = _Phase(lambda one: one.start_by, lambda one, at: replace(one, start_by=at))
-_MOVE = _Phase(lambda one: one.elsewhere_by, lambda one, at: replace(one, elsewhere_by=at))
+_STOP = _Phase(
+    lambda progress: progress.stop_by, lambda progress, at: replace(progress, stop_by=at)
+)
+_START = _Phase(
+    lambda progress: progress.start_by, lambda progress, at: replace(progress, start_by=at)
+)
+_MOVE = _Phase(
+    lambda progress: progress.elsewhere_by, lambda progress, at: replace(progress, elsewhere_by=at)
+)
 
 
 class GuestRecovery(Recovery[GuestProgress]):
@@ -64,7 +70,7 @@ class GuestRecovery(Recovery[GuestProgress]):
         server = self._server(run)
         if server is not None:
             name = server.name
-            incident = self.note(run, None, lambda one: replace(one, server_name=name))
+            incident = self.note(run, None, lambda progress: replace(progress, server_name=name))
         cloud, key = self.context.guarded_cloud(run), self.context.settings.ha_key
         return replace(
             super().view(run, incident),
@@ -79,22 +85,22 @@ class GuestRecovery(Recovery[GuestProgress]):
 
     def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
         """Start the recovery; a guest with too many crashes on its host moves elsewhere."""
-        said = super().begin(run, incident, view, verdicts)
+        sentence = super().begin(run, incident, view, verdicts)
         self.note(
-            run, None, lambda one: replace(one, down_at=None)
+            run, None, lambda progress: replace(progress, down_at=None)
         )  # left over from an earlier try
         settings = self.context.settings
         since = view.now - timedelta(seconds=settings.guest_window_s)
         times = sum(when > since for when in view.situation.before)
         if not settings.guest_restarts_in_place or times < settings.guest_restarts_in_place:
-            return said
+            return sentence
         return self._gave_up(run, f"it died {times + 1} times within {settings.guest_window_s:g} s")
 
     # in place
 
     def stop(self, run: Run) -> str:
-        if (said := self._skip(run)) is not None:
-            return said
+        if (sentence := self._skip(run)) is not None:
+            return sentence
         server, incident = self._server(run), self.incident(run)
         if server is None:
             return "it was deleted meanwhile"
@@ -108,7 +114,7 @@ class GuestRecovery(Recovery[GuestProgress]):
             return "it is stopped"
         if self._late(run, _STOP, self.context.settings.stop_timeout_s):
             return self._gave_up(run, f"it could not be stopped: {_state(server)}")
-        if server.status == evacuation_plan.RESIZED and not server.task_state:
+        if server.status == RESIZED and not server.task_state:
             # Nova stops only servers that count as running; the user's choice of flavor stays.
             self.context.guarded_cloud(run).servers.reset(server.id, active=True)
         elif not server.task_state:
@@ -116,8 +122,8 @@ class GuestRecovery(Recovery[GuestProgress]):
         raise NotYet(f"{server.name} is being stopped: {_state(server)}", LOOK_S)
 
     def start(self, run: Run) -> str:
-        if (said := self._skip(run)) is not None:
-            return said
+        if (sentence := self._skip(run)) is not None:
+            return sentence
         if self.incident(run).verified_at:
             return "it was started"  # if it is off by now it died again: a new incident starts it
         server = self._server(run)
@@ -130,22 +136,22 @@ class GuestRecovery(Recovery[GuestProgress]):
             return self._gave_up(run, f"it could not be started: {_state(server)}")
         if not server.task_state:
             now = self.context.incidents.now()
-            self.note(run, None, lambda one: replace(one, down_at=now))
+            self.note(run, None, lambda progress: replace(progress, down_at=now))
             self._try(lambda: self.context.guarded_cloud(run).servers.start(server.id))
         raise NotYet(f"{server.name} is being started: {_state(server)}", LOOK_S)
 
     def confirm(self, run: Run) -> str:
-        if (said := self._skip(run)) is not None:
-            return said
+        if (sentence := self._skip(run)) is not None:
+            return sentence
         server = self._server(run)
         if server is None:
             return "it was deleted meanwhile"
         if server.status == "ACTIVE":
             self._note_running(run)
-            self.note(run, None, lambda one: replace(one, ended_again=""))
+            self.note(run, None, lambda progress: replace(progress, ended_again=""))
             return f"it runs on {server.host}"
         state = _state(server)
-        self.note(run, None, lambda one: replace(one, ended_again=state))
+        self.note(run, None, lambda progress: replace(progress, ended_again=state))
         return f"it ran again, and is {_state(server)} since"
 
     # elsewhere
@@ -164,9 +170,9 @@ class GuestRecovery(Recovery[GuestProgress]):
             return "it was deleted meanwhile"
         cloud = self.context.guarded_cloud(run)
         if self._late(run, _MOVE, self.context.settings.move_timeout_s):
-            said = f"{why}; elsewhere neither: {_state(server)}"
-            self.note(run, said, lambda one: replace(one, elsewhere="failed"))
-            return said
+            sentence = f"{why}; elsewhere neither: {_state(server)}"
+            self.note(run, sentence, lambda progress: replace(progress, elsewhere="failed"))
+            return sentence
         if server.task_state:
             raise NotYet(f"{server.name} is {server.task_state}", LOOK_S)
         if server.status == "ACTIVE" and incident.guest_progress.tried_hosts:
@@ -188,10 +194,10 @@ class GuestRecovery(Recovery[GuestProgress]):
             self._try(functools.partial(cloud.servers.unshelve, server.id, host))
             return
         # start over: a host may have room now
-        self.note(run, None, lambda one: replace(one, tried_hosts=(None,)))
+        self.note(run, None, lambda progress: replace(progress, tried_hosts=(None,)))
 
     def _others(self, cloud: Cloud, incident: Incident, server: Server) -> list[str]:
-        owners = evacuation_plan.owning(cloud.pools.list(), incident.host)
+        owners = owning(cloud.pools.list(), incident.host)
         if (reservation := owners.get(server.project_id)) is not None:
             hosts = self.context.incidents.hosts_of(reservation)
             return [host for host in hosts if not same(host, incident.host)]
@@ -213,16 +219,16 @@ class GuestRecovery(Recovery[GuestProgress]):
         incident = self.incident(run)
         if self.is_over(run):
             return incident.sentence
-        known = incident.guest_progress
-        ok = bool(incident.verified_at) and known.elsewhere != "failed"
+        progress = incident.guest_progress
+        ok = bool(incident.verified_at) and progress.elsewhere != "failed"
         gone = self._server(run) is None
         if gone:
             change = Change(IGNORED, "the server was deleted meanwhile")
         elif ok:
-            change = Change(RECOVERED, _recovered(known))
+            change = Change(RECOVERED, _recovered(progress))
         else:
-            said = f"{known.in_place or 'it does not run'}: an operator must look"
-            change = Change(FAILED, said)
+            sentence = f"{progress.in_place or 'it does not run'}: an operator must look"
+            change = Change(FAILED, sentence)
         return self.close(run, change)
 
     # helpers
@@ -251,19 +257,19 @@ class GuestRecovery(Recovery[GuestProgress]):
         """
         now = self.context.incidents.now()
 
-        def runs(one: GuestProgress) -> GuestProgress:
-            before = max((at for at in (one.started_at, one.down_at) if at), default=now)
+        def runs(progress: GuestProgress) -> GuestProgress:
+            before = max((at for at in (progress.started_at, progress.down_at) if at), default=now)
             return replace(
-                one,
-                verified_at=one.verified_at or before,
-                ran_again_at=one.ran_again_at or now,
-                elsewhere=elsewhere or one.elsewhere,
+                progress,
+                verified_at=progress.verified_at or before,
+                ran_again_at=progress.ran_again_at or now,
+                elsewhere=elsewhere or progress.elsewhere,
             )
 
         self.note(run, None, runs)
 
     def _gave_up(self, run: Run, why: str) -> str:
-        self.note(run, why, lambda one: replace(one, in_place=why))
+        self.note(run, why, lambda progress: replace(progress, in_place=why))
         return why
 
     def _server(self, run: Run) -> Server | None:
@@ -277,7 +283,7 @@ class GuestRecovery(Recovery[GuestProgress]):
         now, by = self.context.incidents.now(), phase.get(self.incident(run).guest_progress)
         if by is None:
             ends = now + timedelta(seconds=seconds)
-            self.note(run, None, lambda one: phase.set(one, ends))
+            self.note(run, None, lambda progress: phase.set(progress, ends))
             return False
         return now >= by
 
@@ -299,22 +305,22 @@ def _died(incident: Incident) -> bool:
 
     A guest that hangs appears as running all the time.
     """
-    seen = incident.progress.observed
-    return seen.get("event") == "stopped" and not seen.get("simulated")
+    observed = incident.progress.observed
+    return observed.get("event") == "stopped" and not observed.get("simulated")
 
 
-def _recovered(known: GuestProgress) -> str:
-    if known.elsewhere:
-        return f"it runs on {known.elsewhere}, after {known.in_place}"
-    if known.ended_again:
-        return f"it ran again, and is {known.ended_again} since: whoever saw it die says so anew"
+def _recovered(progress: GuestProgress) -> str:
+    if progress.elsewhere:
+        return f"it runs on {progress.elsewhere}, after {progress.in_place}"
+    if progress.ended_again:
+        return f"it ran again, and is {progress.ended_again} since: whoever saw it die says so anew"
     return "it runs again"
 
 
 def _tried(
     hosts: tuple[str | None, ...], now: datetime
 ) -> Callable[[GuestProgress], GuestProgress]:
-    return lambda one: replace(one, tried_hosts=hosts, down_at=now)
+    return lambda progress: replace(progress, tried_hosts=hosts, down_at=now)
 
 
 def _state(server: Server) -> str:

@@ -26,22 +26,21 @@ from holdfast.ports.recovery import FAILED as MOVE_FAILED
 from holdfast.ports.recovery import IGNORED as STAYED
 from holdfast.ports.recovery import ONGOING, PENDING, SUCCEEDED, Change, ServerMove
 from holdfast.recovery import (
-    evacuation_plan,
     guards,
     host_liveness,
     host_return,
-    in_place,
     liveness,
 )
-from holdfast.recovery.base import Recovery, started
 from holdfast.recovery.context import (
     OVER,
     RECOVER_HOST,
     RECOVER_PROCESS,
     SOURCE,
+    Recovery,
     RecoveryContext,
+    started,
 )
-from holdfast.recovery.evacuation import work_of
+from holdfast.recovery.evacuation import DeadHost, is_ours, plan_moves, servers_to_run, work_of
 from holdfast.recovery.fencing import Fencing, StillOff, foreseen
 from holdfast.recovery.guards import ASK_AGAIN_S, View
 from holdfast.recovery.liveness import Judgement, judge
@@ -83,10 +82,10 @@ def why_waiting(
     `any_host`: the segment lets the scheduler choose, so all hosts of the cloud count.
     """
     try:
-        return _no_room(cloud, waiting, freepool, any_host=any_host) or _own_words(waiting)
+        return _no_room(cloud, waiting, freepool, any_host=any_host) or _move_errors(waiting)
     except (DriverError, NotFound) as error:
         LOG.info("what is free is not known: %s", error.message)
-        return _own_words(waiting)
+        return _move_errors(waiting)
 
 
 def next_try(waiting: Sequence[ServerMove]) -> str:
@@ -123,11 +122,11 @@ def _no_room(cloud: Cloud, waiting: Sequence[ServerMove], freepool: str, *, any_
         return ""
     all_free = sum((Room(max(0, room.vcpus), max(0, room.memory_mb)) for room in free), Room())
     verb = "server needs" if len(needs) == 1 else "servers need"
-    said = f"no room: {len(needs)} {verb} {need}, {all_free} are free"
+    sentence = f"no room: {len(needs)} {verb} {need}, {all_free} are free"
     if not all_free.holds(need):
-        return said
+        return sentence
     if not any(room.holds(smallest) for room in free for smallest in needs):
-        return f"{said}, on no host enough for one of them"
+        return f"{sentence}, on no host enough for one of them"
     return ""
 
 
@@ -136,8 +135,8 @@ def _free(cloud: Cloud, source: str, freepool: str) -> list[Room] | None:
 
     None if there are more than MOST_HOSTS hosts, or a host does not report its inventory.
     """
-    ours = [pool for pool in cloud.pools.list() if evacuation_plan.is_ours(pool, freepool)]
-    kept = [host for pool in ours for host in pool.hosts]
+    ours = [pool for pool in cloud.pools.list() if is_ours(pool, freepool)]
+    reserved_hosts = [host for pool in ours for host in pool.hosts]
     hosts = [
         service.host
         for service in cloud.services.list()
@@ -146,7 +145,7 @@ def _free(cloud: Cloud, source: str, freepool: str) -> list[Room] | None:
         and not service.forced_down
         and not same(service.host, source)
     ]
-    open_ = [host for host in hosts if not any(same(host, other) for other in kept)]
+    open_ = [host for host in hosts if not any(same(host, other) for other in reserved_hosts)]
     if len(open_) > MOST_HOSTS:
         return None
     rooms = []
@@ -160,12 +159,12 @@ def _free(cloud: Cloud, source: str, freepool: str) -> list[Room] | None:
     return rooms
 
 
-def _own_words(waiting: Sequence[ServerMove]) -> str:
+def _move_errors(waiting: Sequence[ServerMove]) -> str:
     """The errors of the last tries, each reason once with its number of servers."""
     reasons = Counter(
         server_move.message or "no reason is known" for server_move in waiting
     ).most_common()
-    shown = [f"{count} of them: {said}" for said, count in reasons[:MOST_REASONS]]
+    shown = [f"{count} of them: {reason}" for reason, count in reasons[:MOST_REASONS]]
     more = f"; {len(reasons) - MOST_REASONS} more reasons" if len(reasons) > MOST_REASONS else ""
     if len(reasons) == 1:
         shown = [reasons[0][0]]
@@ -186,7 +185,7 @@ class HostRecovery(Recovery[HostProgress]):
 
     def __init__(self, context: RecoveryContext) -> None:
         super().__init__(context)
-        self._fencing = Fencing(context, self, self._before_cut)
+        self._fencing = Fencing(context, self, self._still_failed)
         self._still_off = StillOff(context, POWER_S)
 
     def own(self) -> Sequence[Step]:
@@ -207,19 +206,19 @@ class HostRecovery(Recovery[HostProgress]):
         context, settings = self.context, self.context.settings
         self.look_back_s = max(settings.host_window_s, settings.heavy_throttle_interval_s * 2)
         self._note_what_ran(run, incident)
-        seen = super().view(run, incident)
+        view = super().view(run, incident)
         services = context.guarded_cloud(run).services.list()
-        member = seen.situation.member
+        member = view.situation.member
         spares: list[str] = []
         if member is not None and member.segment.recovery_method != AUTO:
             members = context.incidents.members(incident.segment)
             spares = [segment_host.name for segment_host in members if segment_host.reserved]
         return replace(
-            seen,
+            view,
             services=len(services),
             services_up=sum(service.state == "up" for service in services),
             targets=_targets(services, incident.host, spares),
-            evidence=foreseen(context, incident, member, seen.now),
+            evidence=foreseen(context, incident, member, view.now),
             liveness=self.judged(run, services),
         )
 
@@ -228,41 +227,44 @@ class HostRecovery(Recovery[HostProgress]):
         context, incident = self.context, self.incident(run)
         service = host_liveness.service_of(services, incident.host)
         now = context.incidents.now()
-        known, retried = incident.host_progress.nova, incident.progress.retried_at
-        if known is not None and retried and known.first_at < retried:
-            known = None  # forcing the host down has changed Nova's row too
-        reads = host_liveness.read_nova(known, service, now)
-        if reads is not None and reads != known:
-            incident = self.note(run, None, lambda one: replace(one, nova=reads))
+        nova_reads, retried = incident.host_progress.nova, incident.progress.retried_at
+        if nova_reads is not None and retried and nova_reads.first_at < retried:
+            nova_reads = None  # forcing the host down has changed Nova's row too
+        reads = host_liveness.read_nova(nova_reads, service, now)
+        if reads is not None and reads != nova_reads:
+            incident = self.note(run, None, lambda progress: replace(progress, nova=reads))
         judgement = host_liveness.judge(run, context, incident, service)
         sources = tuple(judgement.counted)
         if _ways(sources) != _ways(incident.host_progress.sources):
-            self.note(run, None, lambda one: replace(one, sources=sources))
+            self.note(run, None, lambda progress: replace(progress, sources=sources))
         return judgement
 
-    def _before_cut(self, run: Run) -> None:
-        """Judge the host again before the power cut, because the guards may have run long ago.
+    def _still_failed(self, run: Run) -> None:
+        """Judge the host again before evidence is accepted: the guards may have run long ago.
 
-        NotYet if the host shows signs of life by now. If every report was withdrawn, the
-        incident ends.
+        NotYet if the host shows signs of life by now: its guards are evaluated again, and hold
+        the incident. If every report was withdrawn, the incident ends.
         """
         judgement = self.judged(run, self.context.guarded_cloud(run).services.list())
         if judgement.state == liveness.STANDS:
             return
-        host = self.incident(run).host
+        incident = self.incident(run)
         if judgement.state == liveness.REBOOTED:
-            raise NotYet(in_place.begin_after_reboot(self, run, judgement.sentence), 0.0)
+            raise NotYet(host_return.begin_after_reboot(self, run, judgement.sentence), 0.0)
         if judgement.state == liveness.WITHDRAWN:
-            said = f"{host} is well again before its power was cut: {judgement.sentence}"
-            self.close(run, Change(IGNORED, said))
-            raise NotYet(said, 0.0)
-        said = f"{host} is not cut off: {judgement.sentence}"
-        self.note(run, said)
-        raise NotYet(said, judgement.again_s or ASK_AGAIN_S)
+            sentence = f"{incident.host} is well again before it was off: {judgement.sentence}"
+            self.close(run, Change(IGNORED, sentence))
+            raise NotYet(sentence, 0.0)
+        sentence = f"{incident.host} is not cut off: {judgement.sentence}"
+        if judgement.state == liveness.WAITS:
+            self.note(run, sentence)
+            raise NotYet(sentence, judgement.again_s or ASK_AGAIN_S)
+        run.memo["incident"] = self.context.incidents.start_over(incident.id, sentence, run.claim)
+        raise NotYet(sentence, 0.0)
 
     def guards(self, run: Run) -> str:
         """Evaluate the guards, unless the host is back: then nothing is fenced or evacuated."""
-        if self.is_over(run) or not in_place.resume(self, run):
+        if self.is_over(run) or not host_return.resume_in_place(self, run):
             return super().guards(run)
         incident = self.incident(run)
         if incident.status != RUNNING:
@@ -273,19 +275,19 @@ class HostRecovery(Recovery[HostProgress]):
     def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
         """Start the recovery, one host at a time: the guards of each host must count the others."""
         if view.liveness is not None and view.liveness.state == liveness.REBOOTED:
-            return in_place.begin_after_reboot(self, run, view.liveness.sentence, verdicts)
-        said = f"all guards say yes: {view.evidence}"
+            return host_return.begin_after_reboot(self, run, view.liveness.sentence, verdicts)
+        sentence = f"all guards say yes: {view.evidence}"
 
-        def begin(one: HostProgress) -> HostProgress:
-            return replace(one, started_at=view.now, domain=view.situation.domain)
+        def begin(progress: HostProgress) -> HostProgress:
+            return replace(progress, started_at=view.now, domain=view.situation.domain)
 
-        change = Change(RUNNING, said, begin, verdicts)
+        change = Change(RUNNING, sentence, begin, verdicts)
         starts = view.situation.starts
         begun = self.context.incidents.start(incident.id, change, starts, run.claim)
         if begun is None:
             raise NotYet("another host of its failure domain began first", 0.05)
         run.memo["incident"] = begun
-        return said
+        return sentence
 
     def _note_what_ran(self, run: Run, incident: Incident) -> None:
         """Record which servers ran when the host died, before any guard delays the recovery.
@@ -301,9 +303,9 @@ class HostRecovery(Recovery[HostProgress]):
             servers = []
         died, settings = self.context.incidents.dead_guests(incident.id), self.context.settings
         reported = [server for server in servers if server.id in died]
-        said = guards.read(self.context.guarded_cloud(run), reported, settings.ha_key)
-        ran = tuple(evacuation_plan.ran(servers, died, settings, said))
-        self.note(run, None, lambda one: replace(one, ran=ran))
+        ha_settings = guards.read(self.context.guarded_cloud(run), reported, settings.ha_key)
+        ran = tuple(servers_to_run(servers, died, settings, ha_settings))
+        self.note(run, None, lambda progress: replace(progress, ran=ran))
 
     def would(self, run: Run) -> str:
         incident = self.incident(run)
@@ -322,8 +324,8 @@ class HostRecovery(Recovery[HostProgress]):
 
         From here on the host is on maintenance in its segment.
         """
-        if (said := self._skipped(run)) is not None:
-            return said
+        if (sentence := self._skipped(run)) is not None:
+            return sentence
         incident, context = self.incident(run), self.context
         cloud, host = context.guarded_cloud(run), incident.host
         try:
@@ -340,16 +342,16 @@ class HostRecovery(Recovery[HostProgress]):
                 reserved=False if member.reserved else None,
             )
         now = context.incidents.now()
-        said = f"incident {incident.id}: {incident.cause}"
+        sentence = f"incident {incident.id}: {incident.cause}"
         context.see(
             [
                 StatusReport(
-                    host=host, source=SOURCE, verdict=DOWN, at=now, reason=said, decisive=True
+                    host=host, source=SOURCE, verdict=DOWN, at=now, reason=sentence, decisive=True
                 )
             ]
         )
         done = f"{host} is forced down and takes no servers"
-        self.note(run, done, lambda one: replace(one, told_at=now))
+        self.note(run, done, lambda progress: replace(progress, told_at=now))
         context.wake()
         return f"{host} is forced down and disabled"
 
@@ -358,22 +360,24 @@ class HostRecovery(Recovery[HostProgress]):
 
         The wait ends after `repair_wait_s`; then a server without a host waits by itself.
         """
-        if (said := self._skipped(run)) is not None:
-            return said
+        if (sentence := self._skipped(run)) is not None:
+            return sentence
         incident, context = self.incident(run), self.context
         if not context.repairs():
             return "reservations are not repaired here"
-        if not context.incidents.still_hurt(incident.host):
+        if not context.incidents.awaits_repair(incident.host):
             return "no reservation waits for another host"
-        told = incident.host_progress.told_at or incident.opened_at
-        if context.incidents.now() < told + timedelta(seconds=context.settings.repair_wait_s):
+        forced_down_at = incident.host_progress.told_at or incident.opened_at
+        if context.incidents.now() < forced_down_at + timedelta(
+            seconds=context.settings.repair_wait_s
+        ):
             raise NotYet("its reservations are being given other hosts", REPAIR_LOOK_S)
         return "reservations wait for another host still; their servers wait with them"
 
     def _skipped(self, run: Run) -> str | None:
         if self.is_over(run):
             return OVER
-        return "its servers start in place" if in_place.is_in_place(self.incident(run)) else None
+        return "its servers start in place" if host_return.is_in_place(self.incident(run)) else None
 
     def prepare(self, run: Run) -> str:
         if self.is_over(run):
@@ -389,11 +393,11 @@ class HostRecovery(Recovery[HostProgress]):
             )
             now = context.incidents.now()
             incident = self.note(
-                run, None, lambda one: replace(one, last_migration=latest, moving_at=now)
+                run, None, lambda progress: replace(progress, last_migration=latest, moving_at=now)
             )
         planned = self._planned(run, incident)
         context.moves.plan(incident.id, planned, run.claim)
-        stay = sum(one.status != PENDING for one in planned)
+        stay = sum(server_move.status != PENDING for server_move in planned)
         return f"{len(planned) - stay} servers are to be moved, {stay} stay"
 
     def _planned(self, run: Run, incident: Incident) -> list[ServerMove]:
@@ -402,38 +406,38 @@ class HostRecovery(Recovery[HostProgress]):
             servers = cloud.servers.list(host=incident.host)
         except NotFound:
             return []
-        known = evacuation_plan.Known(incident.host, frozenset(incident.host_progress.ran or ()))
+        dead_host = DeadHost(incident.host, frozenset(incident.host_progress.ran or ()))
         settings, pools = self.context.settings, cloud.pools.list()
-        said = guards.read(cloud, servers, settings.ha_key, pools)
-        return evacuation_plan.moves(servers, pools, known, settings, said)
+        ha_settings = guards.read(cloud, servers, settings.ha_key, pools)
+        return plan_moves(servers, pools, dead_host, settings, ha_settings)
 
     def move(self, run: Run) -> str:
         if self.is_over(run):
             return OVER
         context = self.context
-        if in_place.is_in_place(self.incident(run)) and (why := in_place.bring_up(self, run)):
-            said = f"{self.incident(run).host}: its servers could not start in place: {why}"
+        if host_return.is_in_place(self.incident(run)) and (why := host_return.bring_up(self, run)):
+            sentence = f"{self.incident(run).host}: its servers could not start in place: {why}"
             again = host_return.work_of(self.incident(run), context.incidents.now())
-            return self.close(run, Change(FAILED, said), again)
+            return self.close(run, Change(FAILED, sentence), again)
         incident = self.incident(run)
         if context.moves.begin(context.limits(), work_of):
             context.wake()
         all_ = context.moves.of(incident.id)
-        said = _counted(all_)
+        sentence = _counted(all_)
         if any(server_move.status in (PENDING, ONGOING) for server_move in all_):
-            here = in_place.is_in_place(incident)
+            here = host_return.is_in_place(incident)
             if here:
-                said = f"{incident.host} has power again, servers start in place: {said}"
+                sentence = f"{incident.host} has power again, servers start in place: {sentence}"
             else:
-                said = self._with_reason(run, all_, said)
-            if said != incident.sentence:
-                self.note(run, said)
+                sentence = self._with_reason(run, all_, sentence)
+            if sentence != incident.sentence:
+                self.note(run, sentence)
             busy = any(server_move.status == ONGOING for server_move in all_)
             if not busy and not here:
-                in_place.power_on(self, run)
+                host_return.power_on(self, run)
                 self._still_off.check(run, incident)
-            raise NotYet(said, LOOK_S if busy and not here else IDLE_S)
-        return said
+            raise NotYet(sentence, LOOK_S if busy and not here else IDLE_S)
+        return sentence
 
     def _with_reason(self, run: Run, all_: Sequence[ServerMove], counted: str) -> str:
         """How many servers moved, why the others wait, and the time of the next try.
@@ -442,11 +446,11 @@ class HostRecovery(Recovery[HostProgress]):
         next try the last reason stands.
         """
         incident, context = self.incident(run), self.context
-        waiting = [one for one in all_ if one.status == PENDING]
+        waiting = [server_move for server_move in all_ if server_move.status == PENDING]
         no_room = incident.host_progress.no_room
-        if any(one.status == ONGOING for one in all_):
+        if any(server_move.status == ONGOING for server_move in all_):
             return no_room.sentence if no_room and no_room.counted == counted else counted
-        if not waiting or any(one.not_before is None for one in waiting):
+        if not waiting or any(server_move.not_before is None for server_move in waiting):
             return counted
         tried = tries_of(waiting)
         if no_room is None or no_room.tried != tried:
@@ -455,10 +459,10 @@ class HostRecovery(Recovery[HostProgress]):
             cloud = context.guarded_cloud(run)
             why = why_waiting(cloud, waiting, context.freepool, any_host=any_host)
             ended = "" if len(waiting) == len(all_) else f"{counted}; "
-            said = f"{ended}{why}; {next_try(waiting)}"
-            found = NoRoom(tried, counted, said)
-            self.note(run, said, lambda one: replace(one, no_room=found))
-            return said
+            sentence = f"{ended}{why}; {next_try(waiting)}"
+            reason = NoRoom(tried, counted, sentence)
+            self.note(run, sentence, lambda progress: replace(progress, no_room=reason))
+            return sentence
         return no_room.sentence
 
     def verify(self, run: Run) -> str:
@@ -468,20 +472,24 @@ class HostRecovery(Recovery[HostProgress]):
         incident, context = self.incident(run), self.context
         at = context.incidents.now()
         cloud = context.guarded_cloud(run)
-        if not in_place.is_in_place(incident):
+        if not host_return.is_in_place(incident):
             planned = self._planned(run, incident)
             context.moves.plan(incident.id, planned, run.claim)  # finds late arrivals
         self.move(run)
-        server_moves = {one.server_id: one for one in context.moves.of(incident.id)}
+        server_moves = {
+            server_move.server_id: server_move for server_move in context.moves.of(incident.id)
+        }
         done = {
             migration.server_id
             for migration in cloud.moves.migrations(source_host=incident.host)
             if migration.status == "done"
         }
         moved = [move for move in server_moves.values() if move.status == SUCCEEDED]
-        if unproven := [one.server_name for one in moved if one.server_id not in done]:
+        if unproven := [
+            server_move.server_name for server_move in moved if server_move.server_id not in done
+        ]:
             raise NotYet(f"no migration proves that these moved: {', '.join(unproven[:10])}", 2.0)
-        self.note(run, None, lambda one: replace(one, verified_at=at))
+        self.note(run, None, lambda progress: replace(progress, verified_at=at))
         return f"{len(moved)} moves are proven by their migrations"
 
     def report(self, run: Run) -> str:
@@ -490,18 +498,28 @@ class HostRecovery(Recovery[HostProgress]):
             return incident.sentence
         all_ = context.moves.of(incident.id)
         left = [server_move for server_move in all_ if server_move.status == MOVE_FAILED]
-        said = f"{incident.host}: {_counted(all_)}"
-        if in_place.is_in_place(incident) and not left:
-            said = f"recovered in place: {said}"
+        sentence = f"{incident.host}: {_counted(all_)}"
+        if host_return.is_in_place(incident) and not left:
+            sentence = f"recovered in place: {sentence}"
+            self._end_maintenance(run, incident)
         if left:
             names = ", ".join(
                 f"{server_move.server_name} ({server_move.message})" for server_move in left[:5]
             )
-            what = "not started" if in_place.is_in_place(incident) else "not moved"
-            said += f"; {what}: {names}; holdfast incident retry {incident.id}"
+            outcome = "not started" if host_return.is_in_place(incident) else "not moved"
+            sentence += f"; {outcome}: {names}; holdfast incident retry {incident.id}"
         status = FAILED if left else RECOVERED
         then = host_return.work_of(incident, context.incidents.now())
-        return self.close(run, Change(status, said), then)
+        return self.close(run, Change(status, sentence), then)
+
+    def _end_maintenance(self, run: Run, incident: Incident) -> None:
+        """End the maintenance that began when the host was forced down: its servers run there.
+
+        If the host dies again before it is in use again, its servers must be recovered.
+        """
+        member = self.context.incidents.member(incident.host)
+        if member is not None and incident.host_progress.told_at:
+            self.context.incidents.set_member(member.uuid, run.claim, on_maintenance=False)
 
 
 def _ways(sources: Sequence[Counted]) -> list[tuple[str, str, str]]:
@@ -521,15 +539,15 @@ def _targets(services: Sequence[Service], host: str, spares: Sequence[str]) -> i
 
 def _counted(all_: Sequence[ServerMove]) -> str:
     counts = Counter(server_move.status for server_move in all_)
-    said = f"{counts[SUCCEEDED]} of {len(all_)} servers moved"
-    here = sum(map(in_place.is_started, all_))
+    sentence = f"{counts[SUCCEEDED]} of {len(all_)} servers moved"
+    here = sum(map(host_return.is_started, all_))
     if here:
-        said += f", {here} started in place"
+        sentence += f", {here} started in place"
     if counts[STAYED] - here:
-        said += f", {counts[STAYED] - here} stay"
+        sentence += f", {counts[STAYED] - here} stay"
     if counts[MOVE_FAILED]:
-        said += f", {counts[MOVE_FAILED]} failed"
-    return said
+        sentence += f", {counts[MOVE_FAILED]} failed"
+    return sentence
 
 
 class ProcessRecovery(Recovery[HostProgress]):
@@ -574,20 +592,20 @@ class ProcessRecovery(Recovery[HostProgress]):
         incident = self.incident(run)
         if self.is_over(run):
             return OVER
-        for one in self.context.guarded_cloud(run).services.list():
-            if same(one.host, incident.host) and one.enabled:
+        for service in self.context.guarded_cloud(run).services.list():
+            if same(service.host, incident.host) and service.enabled:
                 raise NotYet(f"{incident.host} is not disabled yet", 1.0)
         now = self.context.incidents.now()
-        self.note(run, None, lambda one: replace(one, verified_at=now))
+        self.note(run, None, lambda progress: replace(progress, verified_at=now))
         return f"{incident.host} takes no new servers"
 
     def report(self, run: Run) -> str:
         incident, context = self.incident(run), self.context
         if self.is_over(run):
             return incident.sentence
-        said = f"{incident.cause}: the host takes no new servers until it is back"
+        sentence = f"{incident.cause}: the host takes no new servers until it is back"
         then = host_return.work_of(incident, context.incidents.now())
-        return self.close(run, Change(RECOVERED, said), then)
+        return self.close(run, Change(RECOVERED, sentence), then)
 
 
 def kinds(context: RecoveryContext) -> dict[str, Kind]:

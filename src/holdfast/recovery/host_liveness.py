@@ -31,20 +31,30 @@ OPERATOR, MONITORS = "an operator", "the host monitors"
 NOVA_MARGIN_S = 2.0
 
 
-def read_nova(known: NovaReads | None, service: Service | None, now: datetime) -> NovaReads | None:
+def read_nova(
+    earlier: NovaReads | None, service: Service | None, now: datetime
+) -> NovaReads | None:
     """Add one read of the service to the known reads.
 
     None if Nova does not know the host or does not report `updated_at`, and there was no
-    earlier read.
+    earlier read. A new `updated_at` is no sign of life if the service's settings changed too, or
+    while the service is forced down: then a client may have written the row.
     """
     if service is None or service.updated_at is None:
-        return known
-    said = service.updated_at.isoformat()
-    if known is None:
-        return NovaReads(said, now)
-    if said <= known.updated_at:
-        return known
-    return replace(known, updated_at=said, advanced_at=now)
+        return earlier
+    updated_at, settings = service.updated_at.isoformat(), _settings(service)
+    if earlier is None:
+        return NovaReads(updated_at, now, settings=settings)
+    if updated_at <= earlier.updated_at:
+        return replace(earlier, settings=settings)
+    is_written = service.forced_down or settings != earlier.settings
+    advanced_at = earlier.advanced_at if is_written else now
+    return NovaReads(updated_at, earlier.first_at, advanced_at, settings)
+
+
+def _settings(service: Service) -> str:
+    """The parts of a service's row that clients of Nova write."""
+    return f"{service.enabled} {service.forced_down} {service.disabled_reason}"
 
 
 def service_of(services: Sequence[Service], host: str) -> Service | None:
@@ -78,15 +88,15 @@ def lost_networks(ballot: Ballot) -> list[str] | None:
     return None if len(down) == len(states) else down
 
 
-def _scope(told: Sequence[str] | None, ballot: Ballot, votes: Count) -> frozenset[str] | None:
+def _scope(reported: Sequence[str] | None, ballot: Ballot, votes: Count) -> frozenset[str] | None:
     """The networks that the monitors' report covers.
 
     A network which the monitors see up by now no longer belongs to the report: the networks
     still down are reason enough to recover the host.
     """
-    seen = lost_networks(ballot) if votes.is_enough else None
-    both = set(told or ()) & set(seen or ())
-    return frozenset(both or seen or told or ()) or None
+    lost = lost_networks(ballot) if votes.is_enough else None
+    both = set(reported or ()) & set(lost or ())
+    return frozenset(both or lost or reported or ()) or None
 
 
 def reports(
@@ -100,8 +110,10 @@ def reports(
         replace(failure_report, waits=not trusts, trusted=trusted)
         for failure_report in context.incidents.failure_reports(incident)
     ]
-    known = incident.host_progress
-    if report := known.monitors or (MonitorsReport(incident.opened_at) if known.seen else None):
+    progress = incident.host_progress
+    if report := progress.monitors or (
+        MonitorsReport(incident.opened_at) if progress.seen else None
+    ):
         failure_reports.append(
             FailureReport(
                 source=MONITORS,
@@ -111,7 +123,7 @@ def reports(
                 withdrawn_at=ballot.now if votes.is_over else None,
             )
         )
-    if confirmed_off := known.confirmed_off:
+    if confirmed_off := progress.confirmed_off:
         failure_reports.append(FailureReport(OPERATOR, confirmed_off.at, waits=False))
     return failure_reports or [FailureReport("whoever opened the incident", incident.opened_at)]
 
@@ -125,12 +137,21 @@ def judge(
     votes = count(ballot, context.settings.host_votes)
     failure_reports = reports(context, incident, ballot, votes)
     life_signs = signs(context, incident.host, service, incident.host_progress.nova)
+    if (told := incident.host_progress.monitors) is not None and told.after_return:
+        life_signs = [_since_return(sign, told.received_at) for sign in life_signs]
     well = votes.sentence() if votes.is_over else ""
     judgement = liveness.judge(failure_reports, life_signs, now, seen_well=well)
     doubted = judgement.state in (liveness.WAITS, liveness.CONTRADICTED)
     if doubted and is_off(run, context, incident.host):
         return liveness.judge(failure_reports, life_signs, now, is_off=True)
     return judgement
+
+
+def _since_return(sign: LifeSign, returned_at: datetime) -> LifeSign:
+    """The sign without a reboot for which an earlier incident started the servers."""
+    if sign.rebooted_at is None or sign.rebooted_at > returned_at:
+        return sign
+    return replace(sign, rebooted_at=None)
 
 
 def is_off(run: Run, context: RecoveryContext, host: str) -> bool:

@@ -91,23 +91,28 @@ def crashed_at(
 ) -> datetime:
     """The time of the crash in a report; a future date is cut to the time of receipt.
 
-    A sender whose clock is ahead cannot tell a recovered crash from a new one. If a recovery of
-    the guest was verified lately, Nova decides: a new crash shows within NOVA_LAG_S (NotYet
-    until then). If none shows, the report is dated before that recovery.
+    A sender whose clock is wrong cannot tell a recovered crash from a new one. If a recovery of
+    the guest was verified since the crash, by the sender's clock, or lately if that clock is
+    ahead, Nova decides: a new crash shows within NOVA_LAG_S (NotYet until then). If none shows,
+    the report is dated before that recovery.
     """
-    if dated <= received_at + CLOCK_ERROR:
-        return min(dated, received_at)
     incidents, settings = context.incidents, context.settings
-    window = max(dated - received_at, timedelta(seconds=settings.duplicate_interval_s))
-    if incidents.recovered_since(subject, received_at - window) is None:
-        return received_at
+    since = min(dated, received_at)
+    if dated > received_at + CLOCK_ERROR:
+        half = timedelta(seconds=settings.duplicate_interval_s)
+        since = received_at - max(dated - received_at, half)
+    if (
+        incidents.recovered_since(subject, since) is None
+        or incidents.recovered_since(subject, received_at) is not None
+    ):
+        return min(dated, received_at)
     server = server_of(context, run, subject.removeprefix("server:"))
     if server is None or server.status != "ACTIVE" or (server.live and not server.powered):
         return received_at
     if not server.live and incidents.now() < received_at + timedelta(seconds=NOVA_LAG_S):
-        said = f"the report is dated {(dated - received_at).total_seconds():.0f} s in the future"
-        raise NotYet(f"{said}: does the cloud see the guest die again?", LOOK_S)
-    return received_at - window
+        sentence = f"the report is dated {dated:%H:%M:%S} UTC, and the guest was recovered since"
+        raise NotYet(f"{sentence}: does the cloud see the guest die again?", LOOK_S)
+    return since
 
 
 LOG = logging.getLogger(__name__)
@@ -116,7 +121,7 @@ SOON_S = 0.5
 LASTING = timedelta(seconds=60)
 
 
-def wait_for_the_last(context: RecoveryContext, account: Account) -> None:
+def wait_for_open_recovery(context: RecoveryContext, account: Account) -> None:
     """Raise NotYet while an incident with a restart order before this crash is still open.
 
     A guest that died again after the restart order needs its own recovery, which the budget
@@ -160,9 +165,9 @@ class Intake:
         if report.status != "new":
             return f"it is {report.status} already"
         if report.member is None:
-            said = "its host is in no segment any more"
-            incidents.answer(report.uuid, "ignored", said, run.claim)
-            return said
+            sentence = "its host is in no segment any more"
+            incidents.answer(report.uuid, "ignored", sentence, run.claim)
+            return sentence
         classification = classify(report.type, report.member.key, report.payload)
         if classification.verdict != RECOVER:
             status = "finished" if classification.verdict == NOTE else "ignored"
@@ -181,8 +186,10 @@ class Intake:
             details = HostProgress(nova=run.memo.get("nova"))
         details = replace(details, report=report.uuid, payload=dict(report.payload))
         at = min(report.generated_at, report.received_at)
+        if classification.kind != GUEST and incidents.recovered_since(classification.subject, at):
+            at = report.received_at  # every other source was asked: it failed again
         account = Account(classification, report.member, at, details, notification=report.uuid)
-        wait_for_the_last(self._context, account)
+        wait_for_open_recovery(self._context, account)
         if classification.kind == GUEST:
             dates = report.generated_at, report.received_at
             account = replace(
@@ -190,7 +197,7 @@ class Intake:
             )
         return ingest(self._context, account, run.claim, now).sentence
 
-    def _elsewhere(self, run: Run, report: Report, told: Classification) -> str:
+    def _elsewhere(self, run: Run, report: Report, classification: Classification) -> str:
         """Why a report about a guest is dropped: server on another host, or meant to be off.
 
         If an incident about the host is open, Nova is not asked: a dead host explains all its
@@ -199,25 +206,27 @@ class Intake:
         assert report.member is not None
         host = report.member
         if (
-            told.kind != GUEST
+            classification.kind != GUEST
             or self._context.incidents.open_about(f"{HOST}:{host.key}") is not None
         ):
             return ""
-        server_id = told.subject.removeprefix("server:")
+        server_id = classification.subject.removeprefix("server:")
         server = server_of(self._context, run, server_id)
         return why_not_there(server_id, server, host.name)
 
-    def _doubted(self, run: Run, report: Report, told: Classification) -> str:
+    def _doubted(self, run: Run, report: Report, classification: Classification) -> str:
         """Why an old report about a host opens no incident; empty if allowed or not old.
 
         An outage may have delayed the report, so Holdfast asks all other sources; NotYet until
         they answer. The last signs of life of a dead host may arrive after the report, so the
         report is dropped only if they continue. A report dated before a STARTED of its own
-        source counts as old.
+        source counts as old, and so does a report dated before a recovery of the host: the
+        sender's clock may be behind.
         """
         age_s = (report.received_at - report.generated_at).total_seconds()
         is_old = report.is_superseded or age_s > self._context.settings.report_max_age_s
-        if told.kind != HOST or not is_old:
+        is_old = is_old or self._may_be_recovered(report, classification.subject)
+        if classification.kind != HOST or not is_old:
             return ""
         assert report.member is not None
         context, host, now = self._context, report.member.name, self._context.incidents.now()
@@ -249,15 +258,22 @@ class Intake:
             return ""
         return f"{old}, and neither an agent nor Nova nor a monitor says that {host} failed"
 
+    def _may_be_recovered(self, report: Report, subject: str) -> bool:
+        """Whether a recovery ended after the report's date, but before its receipt."""
+        recovered_since = self._context.incidents.recovered_since
+        if recovered_since(subject, report.received_at) is not None:
+            return False
+        return recovered_since(subject, report.generated_at) is not None
+
     def _read_nova(self, run: Run, service: Service | None, now: datetime) -> NovaReads | None:
         """Read the host's compute service again and store the result for the next read.
 
         Any manager may do the next read.
         """
         before = run.operation.payload.get("nova")
-        known = read(NovaReads, before) if before else None
-        reads = host_liveness.read_nova(known, service, now)
-        if reads is not None and reads != known:
+        earlier = read(NovaReads, before) if before else None
+        reads = host_liveness.read_nova(earlier, service, now)
+        if reads is not None and reads != earlier:
             self._context.incidents.remember({"nova": plain(reads)}, run.claim)
         run.memo["nova"] = reads
         return reads
@@ -292,76 +308,84 @@ class Sort:
     def sort(self, run: Run) -> str:
         context = self._context
         try:
-            seen = context.incidents.observed(run.operation.payload["observation"])
+            observed = context.incidents.observed(run.operation.payload["observation"])
         except NotFound:
             return "the report was tidied away"
-        if seen.kind == ALARM:
-            return self._alarm(run, seen)
-        if seen.state != FAILED:
+        if observed.kind == ALARM:
+            return self._alarm(run, observed)
+        if observed.state != FAILED:
             return "it is only told"
-        meaning = _meaning(seen)
+        meaning = _classified(observed)
         if meaning is None:
-            return f"nothing is done about {seen.subject}"
+            return f"nothing is done about {observed.subject}"
         try:
-            member = context.incidents.member(seen.host)
+            member = context.incidents.member(observed.host)
         except Conflict as several:
             return several.message
         if member is None:
-            return f"{seen.host} is in no segment"
-        if meaning.kind == GUEST and (why := self._over(seen) or self._not_there(run, seen)):
+            return f"{observed.host} is in no segment"
+        if meaning.kind == GUEST and (
+            why := self._over(observed) or self._not_there(run, observed)
+        ):
             return why
         kind = GuestProgress if meaning.kind == GUEST else HostProgress
-        details = kind(observed=dict(seen.evidence), payload=seen.payload())
+        details = kind(observed=dict(observed.evidence), payload=observed.payload())
         # a sender's clock that is ahead would date the crash after its recovery
         received_at = run.operation.due_at
-        at = min(seen.since, received_at)
+        at = min(observed.since, received_at)
         account = Account(
             *(meaning, member, at, details),
-            observations=[seen.id],
-            told_before=min(seen.told_before or at, at) if seen.told_before else None,
+            observations=[observed.id],
+            told_before=min(observed.told_before or at, at) if observed.told_before else None,
         )
-        wait_for_the_last(context, account)
+        wait_for_open_recovery(context, account)
         if meaning.kind == GUEST:
-            crashed = crashed_at(context, run, meaning.subject, seen.since, received_at)
+            crashed = crashed_at(context, run, meaning.subject, observed.since, received_at)
             account = replace(account, at=crashed)
         taken = ingest(context, account, run.claim, context.incidents.now())
-        LOG.info("%s: %s", seen.subject, taken.sentence)
+        LOG.info("%s: %s", observed.subject, taken.sentence)
         return taken.sentence
 
-    def _alarm(self, run: Run, seen: Observed) -> str:
+    def _alarm(self, run: Run, observed: Observed) -> str:
         """Ingest an alarm of an agent, unless Nova has the server on another host.
 
         An agent's token speaks for its own host only.
         """
-        server = server_of(self._context, run, seen.name)
-        why = _why_not_its(seen, server)
-        if self._context.incidents.ingest_alarm(seen.id, run.claim, is_there=not why):
+        server = server_of(self._context, run, observed.name)
+        why = _why_not_its(observed, server)
+        if self._context.incidents.ingest_alarm(observed.id, run.claim, is_there=not why):
             self._context.wake()
             return "the alarm is taken in"
         if server is not None and server.task_state:
             raise NotYet(f"{why}, and it is {server.task_state}", BUSY_S)
-        LOG.warning("%s: alarm of %s leads to nothing: %s", seen.observer, seen.subject, why)
+        LOG.warning(
+            "%s: alarm of %s leads to nothing: %s", observed.observer, observed.subject, why
+        )
         return why
 
-    def _over(self, seen: Observed) -> str:
+    def _over(self, observed: Observed) -> str:
         """Describe the source which sees the guest run again; empty if none does.
 
         A report that was delayed, or waited for a manager, may be out of date.
         """
-        if seen.over_since:
-            return f"it runs again since {seen.over_since}, says {seen.observer}: {LEAVE_IT}"
+        if observed.over_since:
+            return (
+                f"it runs again since {observed.over_since}, says {observed.observer}: {LEAVE_IT}"
+            )
         incidents = self._context.incidents
-        said = incidents.guest_recovered_since(seen.subject, seen.host, observer=seen.observer)
-        return f"{said}: {LEAVE_IT}" if said else ""
+        source = incidents.guest_recovered_since(
+            observed.subject, observed.host, observer=observed.observer
+        )
+        return f"{source}: {LEAVE_IT}" if source else ""
 
-    def _not_there(self, run: Run, seen: Observed) -> str:
+    def _not_there(self, run: Run, observed: Observed) -> str:
         """Why Nova does not confirm the report about a guest of this host; empty if Nova does."""
-        server = server_of(self._context, run, seen.name)
-        why = why_not_there(seen.name, server, seen.host)
+        server = server_of(self._context, run, observed.name)
+        why = why_not_there(observed.name, server, observed.host)
         if server is None or why:
             return why
-        if seen.still and not seen.still & {server.status, server.task_state}:
-            return f"the cloud says that server {seen.name} is {server.status} now"
+        if observed.still and not observed.still & {server.status, server.task_state}:
+            return f"the cloud says that server {observed.name} is {server.status} now"
         return ""
 
     def give_up_at(self, operation: Operation) -> datetime | None:
@@ -371,25 +395,33 @@ class Sort:
         LOG.error("%s leads to nothing: %s", run.operation.subject, why)
 
 
-def _why_not_its(seen: Observed, server: Server | None) -> str:
+def _why_not_its(observed: Observed, server: Server | None) -> str:
     """Why the host's agent may not raise an alarm about the server; empty if allowed."""
     if server is None:
-        return f"the cloud knows no server {seen.name}"
-    project = str(seen.evidence.get("project", ""))
+        return f"the cloud knows no server {observed.name}"
+    project = str(observed.evidence.get("project", ""))
     if project and project != server.project_id:
-        return f"the cloud says that server {seen.name} is of another project than {project[:80]}"
-    return why_elsewhere(server, seen.host)
-
-
-def _meaning(seen: Observed) -> Classification | None:
-    if seen.kind == GUEST:
-        return Classification(
-            GUEST, seen.subject, RECOVER, f"server {seen.name}: {seen.what}, says {seen.observer}"
+        return (
+            f"the cloud says that server {observed.name} is of another project than {project[:80]}"
         )
-    if seen.kind == PROCESS and seen.name == NOVA_COMPUTE:
-        subject = f"{PROCESS}:{seen.host}:{seen.name}"
+    return why_elsewhere(server, observed.host)
+
+
+def _classified(observed: Observed) -> Classification | None:
+    if observed.kind == GUEST:
         return Classification(
-            PROCESS, subject, RECOVER, f"{seen.name} stopped on {seen.host}, says {seen.observer}"
+            GUEST,
+            observed.subject,
+            RECOVER,
+            f"server {observed.name}: {observed.what}, says {observed.observer}",
+        )
+    if observed.kind == PROCESS and observed.name == NOVA_COMPUTE:
+        subject = f"{PROCESS}:{observed.host}:{observed.name}"
+        return Classification(
+            PROCESS,
+            subject,
+            RECOVER,
+            f"{observed.name} stopped on {observed.host}, says {observed.observer}",
         )
     return None
 

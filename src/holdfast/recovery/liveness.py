@@ -23,6 +23,8 @@ REBOOTED = "rebooted"
 REBOOT_BEFORE = timedelta(minutes=10)
 #: A sign of life counts for this many of its intervals; without a newer one it then expires.
 COUNTS_FOR = 2.5
+#: Seconds to wait at most for the extent of an outage of a failure domain.
+SETTLING_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,12 @@ class LifeSign:
         """Whether the host rebooted at the time of the reports and is alive now."""
         if self.rebooted_at is None or not self.is_fresh(now) or not reports:
             return False
-        standing = [
+        in_force = [
             failure_report for failure_report in reports if failure_report.withdrawn_at is None
         ]
         first = min(failure_report.received_at for failure_report in reports)
         return self.rebooted_at > first - REBOOT_BEFORE and all(
-            self.contradicts(failure_report, now) for failure_report in standing
+            self.contradicts(failure_report, now) for failure_report in in_force
         )
 
     def is_there(self, report: FailureReport) -> bool:
@@ -91,7 +93,7 @@ class LifeSign:
         return self.since is not None or self.at >= report.received_at - lately
 
     def overdue_at(self) -> datetime:
-        counts_from = max(one for one in (self.at, self.since) if one is not None)
+        counts_from = max(at for at in (self.at, self.since) if at is not None)
         return counts_from + timedelta(seconds=self.interval_s + self.margin_s)
 
 
@@ -119,43 +121,45 @@ def judge(
     `seen_well`: the sentence of a majority of the seeing monitors that the host is healthy.
     `is_off`: the power reads off, which proves the host dead whatever arrived before.
     """
-    standing = [failure_report for failure_report in reports if failure_report.withdrawn_at is None]
+    in_force = [failure_report for failure_report in reports if failure_report.withdrawn_at is None]
     for sign in signs:
         if sign.rebooted_at is not None and sign.shows_reboot(reports, now):
-            said = f"{sign.source} reports a new boot id since {_clock(sign.rebooted_at)}"
+            sentence = f"{sign.source} reports a new boot id since {_clock(sign.rebooted_at)}"
             how = "the host died and came back"
-            counted = (*_gone(reports), *_reported(standing, f"true: {how}"))
-            return Judgement(REBOOTED, f"{said}: {how}", counted)
-    if not standing and (silent := _unheard_since(reports, signs, now)):
-        said = f"every report was withdrawn, and {silent} was not heard since: did it reboot?"
-        return Judgement(CONTRADICTED, said, _gone(reports))
-    if not standing:
-        said = seen_well or "; ".join(
+            counted = (*_gone(reports), *_reported(in_force, f"true: {how}"))
+            return Judgement(REBOOTED, f"{sentence}: {how}", counted)
+    if not in_force and (silent := _unheard_since(reports, signs, now)):
+        sentence = f"every report was withdrawn, and {silent} was not heard since: did it reboot?"
+        return Judgement(CONTRADICTED, sentence, _gone(reports))
+    if not in_force:
+        sentence = seen_well or "; ".join(
             f"{failure_report.source} withdrew the report" for failure_report in reports
         )
-        return Judgement(WITHDRAWN, said or "no source reports a failure any more", _gone(reports))
+        return Judgement(
+            WITHDRAWN, sentence or "no source reports a failure any more", _gone(reports)
+        )
     if is_off:
-        return Judgement(STANDS, "its power reads off", _reported(standing, "proven by its power"))
+        return Judgement(STANDS, "its power reads off", _reported(in_force, "proven by its power"))
     against = [
-        (report, [sign for sign in signs if sign.contradicts(report, now)]) for report in standing
+        (report, [sign for sign in signs if sign.contradicts(report, now)]) for report in in_force
     ]
     free = [
         report
         for report, life_signs in against
         if report.trusted or (not life_signs and not seen_well)
     ]
-    counted = (*_gone(reports), *_told(against, signs, seen_well, now))
+    counted = (*_gone(reports), *_weighed(against, signs, seen_well, now))
     if not free:
-        return Judgement(CONTRADICTED, _contradiction(signs, standing, seen_well, now), counted)
+        return Judgement(CONTRADICTED, _contradiction(signs, in_force, seen_well, now), counted)
     ready = [_ready_at(report, signs, now) for report in free]
     wait_s = (min(ready) - now).total_seconds()
     if wait_s > 0:
-        said = "one report alone: its next sign of life is not overdue yet"
-        return Judgement(WAITS, said, counted, wait_s)
-    said = "no newer sign of life contradicts it"
+        sentence = "one report alone: its next sign of life is not overdue yet"
+        return Judgement(WAITS, sentence, counted, wait_s)
+    sentence = "no newer sign of life contradicts it"
     if any(report.trusted for report in free):
-        said = "its segment trusts notifications"
-    return Judgement(STANDS, said, counted)
+        sentence = "its segment trusts notifications"
+    return Judgement(STANDS, sentence, counted)
 
 
 def _unheard_since(
@@ -167,7 +171,7 @@ def _unheard_since(
     """
     if not reports:
         return ""
-    first = min(reports, key=lambda one: one.received_at)
+    first = min(reports, key=lambda failure_report: failure_report.received_at)
     withdrawn = max(report.withdrawn_at or now for report in reports)
     for sign in signs:
         if not sign.tells_reboot or sign.at is None or now > withdrawn + REBOOT_BEFORE:
@@ -193,15 +197,15 @@ def _ready_at(report: FailureReport, signs: Sequence[LifeSign], now: datetime) -
 def _contradiction(
     signs: Sequence[LifeSign], reports: Sequence[FailureReport], seen_well: str, now: datetime
 ) -> str:
-    said = [
+    contradictions = [
         f"{sign.source} gave a sign of life since"  # no time: the sentence must not change
         for sign in signs
         if any(sign.contradicts(failure_report, now) for failure_report in reports)
     ]
     if seen_well:
-        said.append(seen_well)
+        contradictions.append(seen_well)
     sources = ", ".join(sorted({failure_report.source for failure_report in reports}))
-    return f"contradicted: {'; '.join(said)}; it was reported as failed by {sources}"
+    return f"contradicted: {'; '.join(contradictions)}; it was reported as failed by {sources}"
 
 
 def _gone(reports: Sequence[FailureReport]) -> tuple[Counted, ...]:
@@ -221,7 +225,7 @@ def _reported(reports: Sequence[FailureReport], how: str) -> tuple[Counted, ...]
     )
 
 
-def _told(
+def _weighed(
     against: Sequence[tuple[FailureReport, Sequence[LifeSign]]],
     signs: Sequence[LifeSign],
     seen_well: str,

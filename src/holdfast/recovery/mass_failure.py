@@ -43,7 +43,7 @@ class DefaultLimits:
 
 
 @dataclass(frozen=True)
-class Seen:
+class FleetHost:
     """A host: failure domain and up or down."""
 
     domain: str
@@ -54,11 +54,11 @@ class Seen:
 class Verdict:
     """The permission to recover in a failure domain, and the reason."""
 
-    what: str
+    mode: str
     sentence: str = ""
 
 
-def judge(hosts: Iterable[Seen], limits: MassFailureLimits) -> Mapping[str, Verdict]:
+def judge(hosts: Iterable[FleetHost], limits: MassFailureLimits) -> Mapping[str, Verdict]:
     """A verdict for each failure domain with at least a host down."""
     total: dict[str, int] = {}
     down: dict[str, int] = {}
@@ -69,19 +69,19 @@ def judge(hosts: Iterable[Seen], limits: MassFailureLimits) -> Mapping[str, Verd
     lost = sum(hit.values())
     everywhere = all(down[name] / total[name] >= limits.hold_ratio for name in total)
     if hit and everywhere and lost >= MIN_HOSTS:
-        said = f"{lost} of {sum(total.values())} hosts are down, most of every failure domain"
-        return {name: Verdict(STOP, f"{said}: is it we who cannot see?") for name in hit}
+        sentence = f"{lost} of {sum(total.values())} hosts are down, most of every failure domain"
+        return {name: Verdict(STOP, f"{sentence}: is it we who cannot see?") for name in hit}
     return {name: _judge_domain(name, count, total[name], limits) for name, count in hit.items()}
 
 
 def _judge_domain(name: str, down: int, total: int, limits: MassFailureLimits) -> Verdict:
     share = down / total
     where = f"in {name}" if name else "here"
-    said = f"{down} of {total} hosts {where} are down"
+    sentence = f"{down} of {total} hosts {where} are down"
     if down <= limits.free_hosts:
-        return Verdict(GO, said)
+        return Verdict(GO, sentence)
     if share < limits.throttle_ratio:
-        return Verdict(SLOW, said)
+        return Verdict(SLOW, sentence)
     if share < limits.hold_ratio:
-        return Verdict(SLOWER, said)
-    return Verdict(HOLD, f"{said}: too many at once to be sure")
+        return Verdict(SLOWER, sentence)
+    return Verdict(HOLD, f"{sentence}: too many at once to be sure")

@@ -18,7 +18,15 @@ from holdfast.hoststatus import status
 from holdfast.hoststatus.status import StatusReport
 from holdfast.jobs.job import Kind, NotYet, Run, Step
 from holdfast.model.errors import Conflict, NotFound
-from holdfast.model.incident import HOST, IGNORED, OPEN, RECOVER, Classification, Incident
+from holdfast.model.incident import (
+    HOST,
+    IGNORED,
+    OPEN,
+    RECOVER,
+    Classification,
+    Incident,
+    ended_in_place,
+)
 from holdfast.model.incident_progress import HostProgress, MonitorsReport
 from holdfast.model.operation import Operation
 from holdfast.model.segment import SegmentHost
@@ -32,6 +40,7 @@ from holdfast.model.votes import (
     count,
     in_force,
     listed,
+    without_network,
 )
 from holdfast.ports.recovery import Account
 from holdfast.recovery import guards
@@ -46,7 +55,7 @@ LOOK_S, RARELY_S = 5.0, 30.0
 #: Seconds until Holdfast stops counting for a host that no monitor knows any more.
 QUIET_S = 600.0
 #: Guards that may have closed an incident of the same failure and may have been lifted since.
-LIFTED = (guards.silenced, guards.segment, guards.maintenance)
+LIFTED = (guards.maintenance_window, guards.segment, guards.maintenance)
 
 
 @dataclass(frozen=True)
@@ -95,8 +104,8 @@ class HostVotes:
         since = self._quiet(run, episode, ballot.now)
         if ballot.now - since < timedelta(seconds=QUIET_S):
             raise NotYet(f"no monitor says anything of {episode.host}", LOOK_S)
-        said = f"no monitor says anything of {episode.host} any more"
-        return self._over(run, ballot, episode, said)
+        sentence = f"no monitor says anything of {episode.host} any more"
+        return self._over(run, ballot, episode, sentence)
 
     # the host itself
 
@@ -105,37 +114,37 @@ class HostVotes:
         if episode.down_at:
             self._quiet(run, episode, None)
             return replace(episode, quiet_since=None)
-        said = votes.sentence()
-        self._see(episode.host, status.DOWN, said, now)
+        sentence = votes.sentence()
+        self._report_status(episode.host, status.DOWN, sentence, now)
         begun = replace(episode, down_at=now.isoformat(), quiet_since=None)
-        self._context.votes.remember(run.claim, begun.plain(), f"failed: {said}")
-        LOG.warning("%s has failed: %s", episode.host, said)
+        self._context.votes.remember(run.claim, begun.plain(), f"failed: {sentence}")
+        LOG.warning("%s has failed: %s", episode.host, sentence)
         return begun
 
-    def _over(self, run: Run, ballot: Ballot, episode: Episode, said: str) -> str:
+    def _over(self, run: Run, ballot: Ballot, episode: Episode, why: str) -> str:
         """End the episode; counting continues while a monitor still reports a problem.
 
         An outvoted monitor may still be right.
         """
         if episode.down_at:
-            self._see(episode.host, status.UP, said, ballot.now)
-            LOG.info("%s: %s", episode.host, said)
+            self._report_status(episode.host, status.UP, why, ballot.now)
+            LOG.info("%s: %s", episode.host, why)
         if not ballot.is_concern:
-            return said
+            return why
         if episode != Episode(episode.host):
             self._context.votes.remember(run.claim, Episode(episode.host).plain(), "")
-        raise NotYet(said, RARELY_S)
+        raise NotYet(why, RARELY_S)
 
-    def _see(self, host: str, verdict: str, said: str, now: datetime) -> None:
-        sighting = StatusReport(
+    def _report_status(self, host: str, verdict: str, reason: str, now: datetime) -> None:
+        status_report = StatusReport(
             host=host,
             source=SOURCE,
             verdict=verdict,
             at=now,
-            reason=said,
+            reason=reason,
             decisive=verdict == status.DOWN,
         )
-        self._context.see([sighting])
+        self._context.see([status_report])
 
     # the incident
 
@@ -145,19 +154,22 @@ class HostVotes:
         if before is not None and before.is_open:
             self._witness(run, votes, before)
             return NotYet(f"{host}: incident {before.id} is {before.status}", RARELY_S)
-        if before is not None and (before.status != IGNORED or before.progress.dry_run):
-            said = f"{host} is still down; incident {before.id} is {before.status}"
-            return NotYet(said, RARELY_S)
+        is_over = before is not None and (before.status != IGNORED or before.progress.dry_run)
+        if before is not None and is_over and not _died_again(before, ballot, votes):
+            sentence = f"{host} is still down; incident {before.id} is {before.status}"
+            return NotYet(sentence, RARELY_S)
         try:
             member = self._context.incidents.member(host)
         except Conflict as several:
             return NotYet(several.message, RARELY_S)
         if member is None:
-            said = f"{host} is in no segment: its servers are not moved"
-            return NotYet(said, LOOK_S if self._context.votes.is_known(host) else RARELY_S)
-        account = self._account(ballot, votes, episode, member)
+            sentence = f"{host} is in no segment: its servers are not moved"
+            return NotYet(sentence, LOOK_S if self._context.votes.is_known(host) else RARELY_S)
+        account = self._account(ballot, votes, episode, member, before)
         if no := self._forbidden(account, votes, before):
             return NotYet(f"{host} is down; {no}", LOOK_S if before is None else RARELY_S)
+        if why := without_network(ballot.fresh, self._context.settings.heartbeat_network):
+            LOG.warning("%s", why)
         taken = ingest(self._context, account, run.claim, ballot.now)
         LOG.warning("%s: %s", host, taken.sentence)
         return NotYet(f"{host}: {taken.sentence}", LOOK_S)
@@ -172,19 +184,33 @@ class HostVotes:
             return Incident(episode.incident, "", HOST, "", "gone", datetime.min)
 
     def _account(
-        self, ballot: Ballot, votes: Count, episode: Episode, member: SegmentHost
+        self,
+        ballot: Ballot,
+        votes: Count,
+        episode: Episode,
+        member: SegmentHost,
+        before: Incident | None,
     ) -> Account:
-        reports = [vote.word for vote in votes.votes if vote.vote == FOR and vote.word is not None]
-        said = votes.sentence()
-        meaning = Classification(HOST, f"{HOST}:{member.key}", RECOVER, said)
+        """The failure as monitors report it.
+
+        Signs of life since an earlier incident ended in place count against it: the monitors
+        may not see a host that is back.
+        """
+        reports = [
+            vote.report for vote in votes.votes if vote.vote == FOR and vote.report is not None
+        ]
+        sentence = votes.sentence()
+        meaning = Classification(HOST, f"{HOST}:{member.key}", RECOVER, sentence)
         networks = lost_networks(ballot)
-        monitors = MonitorsReport(ballot.now, None if networks is None else tuple(networks))
+        ended = before.closed_at if before is not None and ended_in_place(before) else None
+        lost = None if networks is None else tuple(networks)
+        monitors = MonitorsReport(ended or ballot.now, lost, after_return=ended is not None)
         payload = {"event": "STOPPED", **_status(ballot)}
         details = HostProgress(seen=tuple(votes.plain()), monitors=monitors, payload=payload)
         return Account(
             meaning,
             member,
-            at=max(monitor_report.since for monitor_report in reports),
+            at=ballot.now if ended else max(said.since for said in reports),
             details=details,
             observations=[monitor_report.id for monitor_report in reports],
             payload=episode.plain(),
@@ -203,13 +229,13 @@ class HostVotes:
         draft = Incident("", meaning.subject, HOST, meaning.cause, OPEN, account.at, details=about)
         situation = context.incidents.situation(draft, context.incidents.now())
         view = guards.View(situation, context.settings, context.mass_failure)
-        asked = LIFTED if before is not None else (guards.maintenance,)
-        no = guards.first_denial([guard(draft, view) for guard in asked])
+        guards_to_ask = LIFTED if before is not None else (guards.maintenance,)
+        no = guards.first_denial([guard(draft, view) for guard in guards_to_ask])
         return None if no is None else no.sentence
 
     def _witness(self, run: Run, votes: Count, incident: Incident) -> None:
         """Attach later votes for the same failure to its incident."""
-        late = [vote.word for vote in votes.votes if vote.vote == FOR and vote.word is not None]
+        late = [vote.report for vote in votes.votes if vote.vote == FOR and vote.report is not None]
         ids = [monitor_report.id for monitor_report in late if monitor_report.incident_id is None]
         if ids:
             self._context.incidents.witness(incident.id, votes.plain(), ids, run.claim)
@@ -219,15 +245,22 @@ class HostVotes:
     def _alert(self, run: Run, votes: Count, episode: Episode, now: datetime) -> Episode:
         """Notify people once and change nothing."""
         context, host = self._context, episode.host
-        said = f"{host}: {_concern(votes)}"
+        sentence = f"{host}: {_concern(votes)}"
         subject, about = f"{HOST}:{host}", HostProgress(host=host)
         alert = Incident(
-            context.new_id(), subject, HOST, said, "alert", now, sentence=said, details=about
+            context.new_id(),
+            subject,
+            HOST,
+            sentence,
+            "alert",
+            now,
+            sentence=sentence,
+            details=about,
         )
         alerted = replace(episode, alerted_at=now.isoformat())
         then = context.announce(ALERT, alert, now)
-        context.votes.remember(run.claim, alerted.plain(), f"alert: {said}", then)
-        LOG.warning("alert: %s", said)
+        context.votes.remember(run.claim, alerted.plain(), f"alert: {sentence}", then)
+        LOG.warning("alert: %s", sentence)
         context.wake()
         return alerted
 
@@ -255,12 +288,24 @@ def _status(ballot: Ballot) -> Mapping[str, str]:
     return {"host_status": "NORMAL" if off else "UNKNOWN"}
 
 
+def _died_again(before: Incident, ballot: Ballot, votes: Count) -> bool:
+    """Whether enough monitors saw the host down after an incident that ended in place."""
+    ended = before.closed_at
+    if ended is None or not ended_in_place(before):
+        return False
+    seen = {view.observer for view in ballot.fresh if view.seen_at > ended}
+    return len(seen.intersection(votes.observers(FOR))) >= votes.needed
+
+
 def _concern(votes: Count) -> str:
     if failed := len(votes.observers(FOR)):
         return f"{votes.sentence()}: {failed} of the {votes.needed} votes that it takes"
-    words = [vote.word for vote in votes.votes if vote.word is not None and vote.word.is_concern]
-    rules = sorted({str(word.evidence.get("rule", "")) for word in words} - {""})
-    return f"{listed([word.observer for word in words])} alert{f' ({rules[0]})' if rules else ''}"
+    reports = [
+        vote.report for vote in votes.votes if vote.report is not None and vote.report.is_concern
+    ]
+    rules = sorted({str(report.evidence.get("rule", "")) for report in reports} - {""})
+    observers = listed([report.observer for report in reports])
+    return f"{observers} alert{f' ({rules[0]})' if rules else ''}"
 
 
 def kinds(context: RecoveryContext) -> dict[str, Kind]:

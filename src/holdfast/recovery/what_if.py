@@ -4,7 +4,7 @@
 The guards are the guards of recovery itself (`recovery/guards.py`). API, CLI and console show
 the same result. Pure.
 
-    preview(known, {"cmp-1"}, {"lease-id": {"cmp-9"}})
+    preview(inputs, {"cmp-1"}, {"lease-id": {"cmp-9"}})
     # [RecoveryPreview("cmp-1", 3, "north", "recovery is paused by ann: storm")]
 
 The preview leaves open what only the cloud knows at that time: whether there is capacity,
@@ -93,14 +93,14 @@ class RecoveryPreview:
 
 
 @dataclass(frozen=True)
-class Known:
+class Inputs:
     """The inputs of recovery: pauses by scope, maintenance windows by matcher, approvals, rules."""
 
     now: datetime
     hosts: Sequence[Host]
     members: Mapping[int, SegmentHost]  # by host id
     pauses: Mapping[str, Switch] = field(default_factory=dict)  # by segment; empty: everywhere
-    silences: Sequence[tuple[Mapping[str, Any], Switch]] = ()
+    maintenance_windows: Sequence[tuple[Mapping[str, Any], Switch]] = ()
     approved: Collection[str] = ()  # racks and zones; empty: everywhere
     limits: mass_failure.MassFailureLimits = field(default_factory=mass_failure.DefaultLimits)
     dry_run: bool = False
@@ -108,14 +108,14 @@ class Known:
 
 
 def preview(
-    known: Known, dead: Collection[str], replacements: Mapping[str, Collection[str]]
+    inputs: Inputs, dead: Collection[str], replacements: Mapping[str, Collection[str]]
 ) -> list[RecoveryPreview]:
     """Return the preview of each failed host with servers, or with an unknown number of servers.
 
     `replacements` are the hosts that the repair planner gives to active leases, by lease id.
     """
-    case = _Case(known, frozenset(dead), replacements)
-    return [case.preview(host) for host in known.hosts if host.name in dead and host.guests != 0]
+    case = _Case(inputs, frozenset(dead), replacements)
+    return [case.preview(host) for host in inputs.hosts if host.name in dead and host.guests != 0]
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,12 @@ def sums(some: Sequence[RecoveryPreview]) -> Sums:
 class _Case:
     """An assumed failure, with the replacements that the planner computed."""
 
-    known: Known
+    inputs: Inputs
     dead: frozenset[str]
     replacements: Mapping[str, Collection[str]]
 
     def preview(self, host: Host) -> RecoveryPreview:
-        member = self.known.members.get(host.id)
+        member = self.inputs.members.get(host.id)
         if member is None:
             return RecoveryPreview(host.name, host.guests, why="it is in no segment")
         segment = member.segment.name
@@ -152,40 +152,42 @@ class _Case:
         verdicts = [*self._switches(host, member), crowd]
         no = guards.first_denial(verdicts)
         why = no.sentence if no is not None else self._nowhere(host, member)
-        if not why and self.known.dry_run:
+        if not why and self.inputs.dry_run:
             why = "[recovery] dry_run is on: it is decided and recorded, and nothing is touched"
-        slowly = crowd.sentence if self._found(host, self._fleet) is not None else ""
+        slowly = crowd.sentence if self._mass_verdict(host, self._fleet) is not None else ""
         return RecoveryPreview(host.name, host.guests, segment, why, "" if why else slowly)
 
     # Guards
 
     def _switches(self, host: Host, member: SegmentHost) -> Sequence[Verdict]:
-        known, segment = self.known, member.segment.uuid
+        inputs, segment = self.inputs, member.segment.uuid
         about = HostProgress(host=host.name, segment=segment)
         subject = f"host:{normalise(host.name)}"
-        draft = Incident("", subject, HOST, "it is thought dead", OPEN, known.now, details=about)
-        pauses = [known.pauses[one] for one in ("", segment) if one in known.pauses]
-        silences = [switch for matcher, switch in known.silences if matches(matcher, draft)]
+        draft = Incident("", subject, HOST, "it is thought dead", OPEN, inputs.now, details=about)
+        pauses = [inputs.pauses[scope] for scope in ("", segment) if scope in inputs.pauses]
+        windows = [
+            switch for matcher, switch in inputs.maintenance_windows if matches(matcher, draft)
+        ]
         return (
             guards.paused_verdict(pauses),
-            guards.silenced_verdict(silences),
+            guards.maintenance_window_verdict(windows),
             guards.segment_verdict(member),
             guards.maintenance_verdict(host.name, member.on_maintenance),
         )
 
     def _mass(self, host: Host) -> Verdict:
         return guards.mass_failure_verdict(
-            self._found(host, self._fleet), host.domain, self._approved(host)
+            self._mass_verdict(host, self._fleet), host.domain, self._approved(host)
         )
 
-    def _found(
+    def _mass_verdict(
         self, host: Host, judged: Mapping[str, mass_failure.Verdict]
     ) -> mass_failure.Verdict | None:
         verdict = judged.get(host.domain)
-        return None if verdict is None or verdict.what == mass_failure.GO else verdict
+        return None if verdict is None or verdict.mode == mass_failure.GO else verdict
 
     def _approved(self, host: Host) -> bool:
-        return bool({"", host.domain} & {*self.known.approved})
+        return bool({"", host.domain} & {*self.inputs.approved})
 
     def _is_down(self, host: Host) -> bool:
         return host.is_hit or host.state not in USABLE or host.name in self.dead
@@ -193,40 +195,42 @@ class _Case:
     @cached_property
     def _fleet(self) -> Mapping[str, mass_failure.Verdict]:
         """Return the mass-failure verdicts of recovery; all hosts count."""
-        seen = [mass_failure.Seen(host.domain, self._is_down(host)) for host in self.known.hosts]
-        return mass_failure.judge(seen, self.known.limits)
+        hosts = [
+            mass_failure.FleetHost(host.domain, self._is_down(host)) for host in self.inputs.hosts
+        ]
+        return mass_failure.judge(hosts, self.inputs.limits)
 
     @cached_property
     def _enrolled(self) -> Mapping[str, mass_failure.Verdict]:
         """Return the mass-failure verdicts of reservation repair; only enrolled hosts count."""
-        seen = [
-            mass_failure.Seen(host.domain, host.state not in USABLE or host.name in self.dead)
-            for host in self.known.hosts
+        hosts = [
+            mass_failure.FleetHost(host.domain, host.state not in USABLE or host.name in self.dead)
+            for host in self.inputs.hosts
             if host.enrolled
         ]
-        return mass_failure.judge(seen, self.known.limits)
+        return mass_failure.judge(hosts, self.inputs.limits)
 
     # Targets
 
     @cached_property
     def _alive(self) -> Sequence[Host]:
-        return [host for host in self.known.hosts if not self._is_down(host)]
+        return [host for host in self.inputs.hosts if not self._is_down(host)]
 
     @cached_property
     def _homes(self) -> Mapping[str, set[str]]:
         """Return the hosts that each lease holds and keeps."""
-        found: dict[str, set[str]] = defaultdict(set)
+        homes: dict[str, set[str]] = defaultdict(set)
         for host in self._alive:
             for holder in host.held:
-                found[holder.lease_id].add(host.name)
-        return found
+                homes[holder.lease_id].add(host.name)
+        return homes
 
     def _nowhere(self, host: Host, member: SegmentHost) -> str:
         """Return why no host can take the servers; empty if a host can."""
         if not host.held:
             return self._no_target(host, member)
-        said = [self._no_home(host, holder.lease_id, holder.lease) for holder in host.held]
-        return said[0] if all(said) else ""
+        reasons = [self._no_home(host, holder.lease_id, holder.lease) for holder in host.held]
+        return reasons[0] if all(reasons) else ""
 
     def _no_home(self, host: Host, lease: str, name: str) -> str:
         """Return why the lease has no host for the servers.
@@ -237,10 +241,10 @@ class _Case:
             return ""
         if not self.replacements.get(lease):
             return f"its lease {name} has no other host"
-        if not self.known.repairs:
+        if not self.inputs.repairs:
             return f"its lease {name} gets no other host: [reservation] repair is off"
         verdict = guards.mass_failure_verdict(
-            self._found(host, self._enrolled), "", self._approved(host)
+            self._mass_verdict(host, self._enrolled), "", self._approved(host)
         )
         if not verdict.passed:
             return f"its lease {name} gets no other host before an operator approves"
@@ -252,22 +256,22 @@ class _Case:
         Servers stay among enrolled or among other hosts, like their failed host. An enrolled
         target must be free and not taken by a lease. Spares are for all.
         """
-        spares = [one for one in self._alive if _is_spare(one, host)]
+        spares = [target for target in self._alive if _is_spare(target, host)]
         if member.segment.recovery_method == RESERVED_HOST:
             return "" if spares else f"no spare host of segment {member.segment.name} is left"
         taken = {name for names in self.replacements.values() for name in names}
         others = [
-            one
-            for one in self._alive
-            if one.enrolled == host.enrolled
-            and not one.maintenance
-            and (not one.enrolled or (one.is_free and one.name not in taken))
+            target
+            for target in self._alive
+            if target.enrolled == host.enrolled
+            and not target.maintenance
+            and (not target.enrolled or (target.is_free and target.name not in taken))
         ]
         return "" if others or spares else "no other host is up that would take them"
 
 
-def _is_spare(one: Host, of: Host) -> bool:
-    return one.spare and one.segment == of.segment and not one.maintenance
+def _is_spare(host: Host, of: Host) -> bool:
+    return host.spare and host.segment == of.segment and not host.maintenance
 
 
 # The capacity of racks or segments now and after the failure.
@@ -312,13 +316,13 @@ class Left:
         return self.still_free < self.kept
 
     def plus(self, host: Host, stays: bool, taken: bool, size: Size) -> "Left":
-        given, free = host.is_given, host.is_free
+        is_given, free = host.is_given, host.is_free
         return replace(
             self,
             up=self.up + 1,
             still_up=self.still_up + stays,
-            usable=self.usable + given,
-            still_usable=self.still_usable + (given and stays),
+            usable=self.usable + is_given,
+            still_usable=self.still_usable + (is_given and stays),
             free=self.free + free,
             still_free=self.still_free + (free and stays and not taken),
             size=self.size + size,
@@ -330,10 +334,12 @@ def left(
     hosts: Sequence[Host], after: After, by: str, kept: Mapping[str, int] | None = None
 ) -> list[Left]:
     """Return the capacity of each rack or segment now and after the failure."""
-    found: dict[str, Left] = {}
-    for one in (host for host in hosts if host.state in USABLE):
-        name = one.rack if by == RACK else one.segment
-        known = found.get(name) or Left(name, kept=(kept or {}).get(name, 0))
-        size = after.sizes.get(one.id, NOTHING)
-        found[name] = known.plus(one, one.name not in after.gone, one.name in after.taken, size)
-    return [found[name] for name in sorted(found)]
+    left_by_name: dict[str, Left] = {}
+    for host in (usable for usable in hosts if usable.state in USABLE):
+        name = host.rack if by == RACK else host.segment
+        before = left_by_name.get(name) or Left(name, kept=(kept or {}).get(name, 0))
+        size = after.sizes.get(host.id, NOTHING)
+        left_by_name[name] = before.plus(
+            host, host.name not in after.gone, host.name in after.taken, size
+        )
+    return [left_by_name[name] for name in sorted(left_by_name)]

@@ -106,8 +106,8 @@ def read(
     `quick` uses libyaml if it is installed, which is ten times faster. A document that libyaml
     refuses is parsed again in Python to name the problem.
     """
-    if quick and (found := _quickly(text, limits)) is not None:
-        return found
+    if quick and (root := _quickly(text, limits)) is not None:
+        return root
     building = _Building(problems, limits)
     before = len(problems)
     try:
@@ -232,19 +232,19 @@ class Reading:
     def whole(
         self,
         data: str | bytes,
-        take: Callable[[Node | None], T | None],
+        convert: Callable[[Node | None], T | None],
         refused: Callable[[Sequence[Problem]], InvalidDocument],
         *,
         quick: bool = False,
         limits: Limits = SMALL,
     ) -> T:
-        """Decode, parse and convert a file with `take`; raise `refused` with all problems."""
+        """Decode, parse and convert a file with `convert`; raise `refused` with all problems."""
         text = decoded(data, self.problems, limits)
         tree = None if self.problems else read(text, self.problems, quick=quick, limits=limits)
-        found = None if self.problems else take(tree)
-        if found is None or self.problems:
+        converted = None if self.problems else convert(tree)
+        if converted is None or self.problems:
             raise refused(self.problems)
-        return found
+        return converted
 
     def root(self, tree: Node | None, if_empty: str, begins: str) -> Map | None:
         """Return the tree if it is a map; `if_empty` and `begins` tell the operator what to write.
@@ -265,12 +265,12 @@ class Reading:
         if not isinstance(node, Map):
             self.say(node.line, f"{shown(node)} should be a map: write {write}")
             return ()
-        found: dict[str, tuple[Scalar, Node]] = {}
+        by_key: dict[str, tuple[Scalar, Node]] = {}
         for key, value in node.pairs:
-            if key.text in found:
+            if key.text in by_key:
                 self.say(key.line, f"{of} {quoted(key.text)} is there twice: keep one of them")
-            found.setdefault(key.text, (key, value))
-        return tuple(found.values())
+            by_key.setdefault(key.text, (key, value))
+        return tuple(by_key.values())
 
     def fields(
         self, node: Node, known: Sequence[str], *, needed: Sequence[str] = (), of: str = "key"
@@ -283,37 +283,37 @@ class Reading:
             if key.text not in known:
                 text = f"{of} {quoted(key.text)} is unknown: there are {', '.join(known)}"
                 self.say(key.line, text)
-        found = {key.text: value for key, value in pairs}
+        by_name = {key.text: value for key, value in pairs}
         for name in needed:
-            if name not in found:
+            if name not in by_name:
                 self.say(node.line, f"`{name}` is missing: add `{name}: …`")
-        return {name: value for name, value in found.items() if name in known}
+        return {name: value for name, value in by_name.items() if name in known}
 
-    def items(self, node: Node | None, what: str) -> tuple[Node, ...]:
+    def items(self, node: Node | None, name: str) -> tuple[Node, ...]:
         """Return the items of a list; none if the node is absent (`fields` reports that)."""
         if node is None:
             return ()
         if not isinstance(node, List):
-            self.say(node.line, f"`{what}` is {shown(node)} and should be a list: write [ … ]")
+            self.say(node.line, f"`{name}` is {shown(node)} and should be a list: write [ … ]")
             return ()
         if len(node.items) > MOST_ENTRIES:
-            self.say(node.line, f"`{what}` has more than {MOST_ENTRIES} entries: write fewer")
+            self.say(node.line, f"`{name}` has more than {MOST_ENTRIES} entries: write fewer")
             return ()
         return node.items
 
-    def words(self, node: Node | None, what: str) -> tuple[str, ...]:
+    def words(self, node: Node | None, name: str) -> tuple[str, ...]:
         """Return a word, or the words of a list."""
         if node is None:
             return ()
         if isinstance(node, List) and not node.items:
-            self.say(node.line, f"`{what}` is an empty list: name something, or leave it out")
-        found = [node] if isinstance(node, Scalar) else self.items(node, what)
+            self.say(node.line, f"`{name}` is an empty list: name something, or leave it out")
+        nodes = [node] if isinstance(node, Scalar) else self.items(node, name)
         texts = []
-        for one in found:
-            if isinstance(one, Scalar) and one.text.strip():
-                texts.append(one.text.strip())
+        for item in nodes:
+            if isinstance(item, Scalar) and item.text.strip():
+                texts.append(item.text.strip())
             else:
-                self.say(one.line, f"`{what}`: {shown(one)} should be a word")
+                self.say(item.line, f"`{name}`: {shown(item)} should be a word")
         return tuple(texts)
 
     def value(
@@ -329,38 +329,38 @@ class Reading:
         """
         if node is None:
             return otherwise
-        found = convert(node.text) if isinstance(node, Scalar) else None
-        if found is None:
+        converted = convert(node.text) if isinstance(node, Scalar) else None
+        if converted is None:
             self.say(node.line, problem.format(shown(node)))
             return otherwise
-        return found
+        return converted
 
-    def attempt(self, line: int, what: str, check: Callable[[V], T], value: V) -> T | None:
-        """Return the result of `check`; its ValueError becomes a problem, after the text `what`."""
+    def attempt(self, line: int, prefix: str, check: Callable[[V], T], value: V) -> T | None:
+        """Return the result of `check`; its ValueError becomes a problem, after `prefix`."""
         try:
             return check(value)
         except ValueError as error:
-            self.say(line, f"{what}{error}")
+            self.say(line, f"{prefix}{error}")
             return None
 
-    def word(self, node: Node | None, what: str) -> str:
+    def word(self, node: Node | None, name: str) -> str:
         """Return a word; "" if the node is absent or no word."""
-        return self.value(node, _word, "", f"`{what}` is {{}}: write a word")
+        return self.value(node, _word, "", f"`{name}` is {{}}: write a word")
 
     def whole_number(
-        self, node: Node | None, what: str, least: int, most: int, otherwise: int
+        self, node: Node | None, name: str, least: int, most: int, otherwise: int
     ) -> int:
-        problem = f"`{what}` is {{}}: write a number from {least} to {most}"
+        problem = f"`{name}` is {{}}: write a number from {least} to {most}"
         return self.value(node, lambda text: _whole(text, least, most), otherwise, problem)
 
-    def yes_no(self, node: Node | None, what: str, *, otherwise: bool = False) -> bool:
-        return self.value(node, truth, otherwise, f"`{what}` is {{}}: write yes or no")
+    def yes_no(self, node: Node | None, name: str, *, otherwise: bool = False) -> bool:
+        return self.value(node, truth, otherwise, f"`{name}` is {{}}: write yes or no")
 
     def choice(
-        self, node: Node | None, allowed: Sequence[str], what: str, otherwise: str = ""
+        self, node: Node | None, allowed: Sequence[str], noun: str, otherwise: str = ""
     ) -> str:
         """Return a word of `allowed`; `otherwise` if the node is absent or another word."""
-        problem = f"{{}} is no {what}: write {either(allowed)}"
+        problem = f"{{}} is no {noun}: write {either(allowed)}"
         return self.value(node, lambda t: t if t in allowed else None, otherwise, problem)
 
     def span(self, node: Node | None, otherwise_s: float) -> float:
@@ -380,8 +380,8 @@ def seconds(text: str) -> float | None:
 
 def truth(text: str) -> bool | None:
     """Convert yes, true, on, 1, no, false, off or 0; None for other text."""
-    word = text.strip().lower()
-    return word in _YES if word in (*_YES, *_NO) else None
+    lower = text.strip().lower()
+    return lower in _YES if lower in (*_YES, *_NO) else None
 
 
 def _word(text: str) -> str | None:
@@ -389,8 +389,8 @@ def _word(text: str) -> str | None:
 
 
 def _whole(text: str, least: int, most: int) -> int | None:
-    found = int(text) if _WHOLE.fullmatch(text.strip()) else -1
-    return found if least <= found <= most else None
+    number = int(text) if _WHOLE.fullmatch(text.strip()) else -1
+    return number if least <= number <= most else None
 
 
 def is_empty(node: Node) -> bool:
@@ -509,7 +509,7 @@ class Followed(Generic[T]):
 
 def _stamp(path: str) -> _Stamp:
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

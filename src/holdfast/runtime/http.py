@@ -234,16 +234,18 @@ def resolve(
         return socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
 
     try:
-        found = query() if _is_address(host) else _resolver.run(max(0.0, deadline.left()), query)
+        addresses = (
+            query() if _is_address(host) else _resolver.run(max(0.0, deadline.left()), query)
+        )
     except UnicodeError as error:
         raise OSError(f"{host} is not the name of a host") from error
     if check is not None:
-        for *_rest, where in found:
+        for *_rest, where in addresses:
             text = str(where[0])
             why = check(ipaddress.ip_address(text.partition("%")[0]))
             if why is not None:
                 raise AddressRefused(f"{host} leads to {text}, which {why}")
-    return found
+    return addresses
 
 
 def _is_address(host: str) -> bool:
@@ -257,16 +259,16 @@ def _is_address(host: str) -> bool:
 def _connect(exchange: _Exchange, host: str, port: int) -> socket.socket:
     """Connect to the first address that answers; each attempt gets its share of the time."""
     if exchange.unix_path:
-        found: list[Any] = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", exchange.unix_path)]
+        addresses: list[Any] = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", exchange.unix_path)]
     else:
-        found = resolve(host, port, exchange.deadline, exchange.check)
+        addresses = resolve(host, port, exchange.deadline, exchange.check)
     failed: OSError = OSError("no address")
-    for number, (family, kind, protocol, _name, where) in enumerate(found):
+    for number, (family, kind, protocol, _name, where) in enumerate(addresses):
         sock = _Socket(family, kind, protocol)
         try:
             if family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            exchange.arm(sock, len(found) - number)
+            exchange.arm(sock, len(addresses) - number)
             sock.connect(where)
         except OSError as error:
             sock.close()
@@ -414,15 +416,15 @@ class HttpClient:
         proxy = _proxy(url) if self._environment else ""
         context = self._tls.context() if scheme == "https" else None
         with self._lock:
-            known = self._managers.get(scheme)
-            if known is not None and known[0] == (proxy, context):
-                return known[1]
+            cached = self._managers.get(scheme)
+            if cached is not None and cached[0] == (proxy, context):
+                return cached[1]
             options: dict[str, Any] = {"maxsize": 10, "block": False, "ssl_context": context}
             made = _through(proxy, options) if proxy else urllib3.PoolManager(**options)
             made.pool_classes_by_scheme = dict(POOL_CLASSES)
             self._managers[scheme] = ((proxy, context), made)
-        if known is not None:
-            known[1].clear()
+        if cached is not None:
+            cached[1].clear()
         return made
 
     def abort(self) -> None:

@@ -34,8 +34,8 @@ def fit(text: str, columns: int) -> str:
         return text + " " * (columns - taken)
     if columns <= 0:
         return ""
-    found = "".join(_first(text, columns - 1)) + "…"
-    return found + " " * (columns - width(found))
+    cut = "".join(_first(text, columns - 1)) + "…"
+    return cut + " " * (columns - width(cut))
 
 
 def _first(text: str, columns: int) -> Iterator[str]:

@@ -186,7 +186,7 @@ class Worker:
 
 
 class PeriodicTask(Worker):
-    """Calls `look` every `interval_s` seconds and at each wake, the first time after a wait.
+    """Calls `run` every `interval_s` seconds and at each wake, the first time after a wait.
 
     `interval_s` may be a function: the task calls it before each wait, so the interval can change.
     """
@@ -195,7 +195,7 @@ class PeriodicTask(Worker):
         self,
         name: str,
         interval_s: float | Callable[[], float],
-        look: Callable[[], None],
+        run: Callable[[], None],
         clock: Clock,
         *,
         expected: tuple[type[Exception], ...] = (HoldfastError,),
@@ -203,10 +203,10 @@ class PeriodicTask(Worker):
     ) -> None:
         super().__init__(name, clock, expected=expected, stop_s=stop_s)
         self._every_s = interval_s
-        self._look = look
+        self._run = run
 
     def _turn(self) -> float:
-        self._look()
+        self._run()
         return self._delay()
 
     def _delay(self) -> float:

@@ -31,7 +31,7 @@ from holdfast.ports.reports import MOST_ALSO
 _TEXT = {"type": "string"}
 _VERSION = {"type": "string", "maxLength": 64}
 _DATE = {"type": "string", "format": "date-time", "maxLength": 64}
-_COUNT = {"type": "integer", "minimum": 0}
+_COUNT = {"type": "integer", "minimum": 0, "maximum": 1_000_000}
 _SAID = {"type": "string", "maxLength": 2000}
 _RULES = {
     "version": {**_VERSION, "description": "In force on the host, from wherever."},
@@ -42,9 +42,8 @@ _OWN: dict[str, Any] = {
     "program": {"type": "string", "maxLength": 64},
     "deaf": {**_SAID, "description": "Why it hears nothing of its guests."},
     "guests": {
+        **_COUNT,
         "type": ["integer", "null"],
-        "minimum": 0,
-        "maximum": 1_000_000,
         "description": "How many run or are paused there.",
     },
     "firing": {**_COUNT, "description": "Alarms that stand on the host."},
@@ -76,6 +75,12 @@ PUT: dict[str, Any] = {
             "maxItems": 4096,
             "items": {"type": "string", "maxLength": 64},
             "description": "Servers whose guests run there, while the host booted lately.",
+        },
+        "ran": {
+            "type": "array",
+            "maxItems": 4096,
+            "items": {"type": "string", "maxLength": 64},
+            "description": "Servers whose guests ran there before the boot, if that was lately.",
         },
         **_OWN,
     },
@@ -117,8 +122,7 @@ def beat(request: Request) -> Response:
         "rule_groups": groups_of(request, host),
         "error": rules.get("error", ""),
     }
-    if "running" in body:
-        details["running"] = body["running"]
+    details |= {name: body[name] for name in ("running", "ran") if name in body}
     values = {
         "started_at": when(body["started_at"], "started_at"),
         "heartbeat_s": float(body["heartbeat_s"]),
@@ -276,7 +280,11 @@ _LINE = {
     },
 }
 _HOUR: dict[str, Any] = {
-    "begin": {**_COUNT, "description": "The first point; point n is of second 10 n since 1970."},
+    "begin": {
+        **_COUNT,
+        "maximum": history.LAST_SLOT,
+        "description": "The first point; point n is of second 10 n since 1970.",
+    },
     "points": {**_COUNT, "maximum": POINTS},
     "lines": {"type": "array", "items": _LINE},
     "left_out": {**_COUNT, "description": "So many there was no room for."},

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from holdfast.alarms.central import STATES
+from holdfast.alarms.central import STATES, threshold
 from holdfast.api.holdfast_v1.monitors import shape
 from holdfast.api.holdfast_v1.observations import LIMIT, plain
 from holdfast.api.request import Request, Response
@@ -120,7 +120,7 @@ def _mine(request: Request) -> Mapping[str, Any]:
 
 def _view(row: Mapping[str, Any]) -> dict[str, Any]:
     details = row["details"] or {}
-    about = {"name": details.get("name", ""), "threshold": details.get("threshold")}
+    about = {"name": str(details.get("name", "")), "threshold": threshold(details)}
     return {**{name: plain(row[name]) for name in _SHOWN}, **about}
 
 

@@ -15,7 +15,8 @@ from holdfast.api.holdfast_v1.observations import plain
 from holdfast.api.request import Request, Response
 from holdfast.api.reservation_v1 import parse
 from holdfast.model.errors import InvalidInput
-from holdfast.ports.manager import Availability, AvailabilityQuery, NewReservation
+from holdfast.model.lease import NewReservation
+from holdfast.ports.manager import Availability, AvailabilityQuery
 
 MOST_WINDOWS = 20
 AHEAD = timedelta(days=30)

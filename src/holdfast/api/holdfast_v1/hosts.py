@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.api.holdfast_v1.monitors import ACTION, HEALTH, STATE, shape
 from holdfast.api.holdfast_v1.observations import plain
 from holdfast.api.request import Request, Response
-from holdfast.db.host_status import Seen
+from holdfast.db.host_status import HostStatusRow
 from holdfast.hostmonitor.matrix import UNKNOWN, Matrix
 from holdfast.hoststatus.status import DOWN, RETURNING, SUSPECT, UP
 from holdfast.model import votes
@@ -68,12 +68,12 @@ WHOLE_HEALTH = shape(
 
 
 def index(request: Request) -> Response:
-    found = request.services.store.standings.shown(state=request.query.get("state"))
+    found = request.services.store.host_status.shown(state=request.query.get("state"))
     return Response({"hosts": [view(one) for one in found]})
 
 
-def view(seen: Seen) -> dict[str, Any]:
-    status = seen.standing
+def view(seen: HostStatusRow) -> dict[str, Any]:
+    status = seen.status
     return {
         "id": seen.id,
         "uuid": seen.uuid,
@@ -144,7 +144,7 @@ def show_health(request: Request) -> Response:
     said = {name: count.observers(name) for name in (FOR, AGAINST, ABSTAIN)}
     states = votes.combined(ballot.fresh, ballot.host, ha_matrix.networks)
     answer = ha_matrix.answer(states, votes.blind(ballot.fresh, ha_matrix.networks))
-    seen = store.standings.of(ballot.host)
+    seen = store.host_status.of(ballot.host)
     incident = store.incidents.open_about(f"host:{ballot.host}")
     shown = {
         "host": ballot.host,
@@ -161,7 +161,7 @@ def show_health(request: Request) -> Response:
 
 def _networks(ballot: Ballot, ha_matrix: Matrix, states: dict[str, str]) -> dict[str, Any]:
     rows = [(one, one.picture.row(ballot.host)) for one in ballot.fresh]
-    words = [word for word in ballot.words.values() if word.is_concern]
+    words = [word for word in ballot.reports.values() if word.is_concern]
     return {
         name: {
             "state": states[name],
@@ -188,6 +188,6 @@ def _networks(ballot: Ballot, ha_matrix: Matrix, states: dict[str, str]) -> dict
     }
 
 
-def _status(seen: Seen) -> dict[str, Any]:
+def _status(seen: HostStatusRow) -> dict[str, Any]:
     whole = view(seen)
     return {name: whole[name] for name in ("state", "since", "why", "segment")}

@@ -5,12 +5,12 @@ The matrix response lists the hosts that each row matches now. Only registered m
 unregistered monitors are listed. The API works on the database alone, without a manager.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from holdfast.api import tokens
-from holdfast.api.holdfast_v1.observations import plain, when
+from holdfast.api.holdfast_v1.observations import DAY, plain, when
 from holdfast.api.request import Request, Response
 from holdfast.hostmonitor import matrix
 from holdfast.hostmonitor.matrix import ACTIONS, UNDECIDED, UNKNOWN
@@ -28,7 +28,7 @@ MOST_BYTES = 6 * 1024 * 1024
 _TEXT = {"type": "string"}
 _SAID = {"type": "string", "maxLength": LONGEST_TEXT}
 _DATE = {"type": "string", "format": "date-time", "maxLength": 64}
-_COUNT = {"type": "integer", "minimum": 0}
+_COUNT = {"type": "integer", "minimum": 0, "maximum": 1_000_000}
 _HOSTS = {"type": "array", "items": {"type": "string"}}
 HEALTH = {"type": "object", "additionalProperties": STATE}
 
@@ -133,14 +133,24 @@ def put(request: Request) -> Response:
         raise InvalidInput("observer: longer than 128 characters")
     tokens.check_observer(request, observer)
     _check_hosts(body["rows"])
+    now = request.services.store.database.now()
     at = when(body.pop("at"), "at")
-    when(body["started_at"], "started_at")
+    if abs(at - now) > DAY:
+        raise InvalidInput(f"at: more than a day from now, {now.isoformat()}; correct the clock")
+    for name, date in _dates(body):
+        when(date, name)
     try:
         request.services.store.monitors.put(observer, at, body)
     except StaleWrite as error:
         raise Unavailable("it could not be written just now, send it again") from error
     request.services.wake()
     return Response(status=204)
+
+
+def _dates(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "started_at", body["started_at"]
+    for network, sight in body["networks"].items():
+        yield f"networks.{network}.since", sight["since"]
 
 
 def _check_hosts(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -17,6 +17,8 @@ from holdfast.model.votes import HOST_HEALTH, STATES
 
 #: Longest expected network delay of a report.
 WAY = timedelta(seconds=1)
+#: Furthest that a date of a report may lie ahead. The past has no bound: an outbox delivers late.
+DAY = timedelta(days=1)
 LIMIT = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
 _WHEN = {"type": "string", "format": "date-time", "maxLength": 64}
 SCHEMA: dict[str, Any] = {
@@ -32,7 +34,11 @@ SCHEMA: dict[str, Any] = {
         "observed_at": _WHEN,
         "sent_at": {**_WHEN, "description": "By the clock of the other dates: how wrong it is."},
         "key": {"type": "string", "minLength": 1, "maxLength": 255},
-        "evidence": {"type": "object"},
+        "evidence": {
+            "type": "object",
+            "maxProperties": 64,
+            "propertyNames": {"maxLength": 255},
+        },
     },
 }
 QUERY: dict[str, Any] = {
@@ -59,6 +65,14 @@ _SHOWN: dict[str, Any] = {
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
+class WrongClock(InvalidInput):
+    """The sender's clock is wrong by more than a day, so no date of the report can be used."""
+
+    code = "holdfast.report.clock"
+    title = "Wrong clock"
+    advice = "Correct the clock of the sending host, then send the report again."
+
+
 def create(request: Request) -> Response:
     """Store a report; 202. A repeated report also gets 202 and is stored once."""
     body = _of_its_own(request)
@@ -70,10 +84,13 @@ def create(request: Request) -> Response:
         "evidence": body.get("evidence", {}),
         "key": body.get("key") or _key(body),
     }
-    ahead = _ahead(request)
+    now = request.services.store.database.now()
+    ahead = _ahead(body, now)
     for name in ("since", "observed_at"):
         if name in body:
-            values[name] = when(body[name], name) - ahead
+            values[name] = not_ahead(when(body[name], name) - ahead, name, now)
+    if body["kind"] == observation.ALARM:
+        _check_alarm_dates(values["evidence"], now)
     try:
         row, _new = request.services.store.observations.add(
             request.services.new_id(), values, ask_cloud=tokens.own_host(request.caller) is not None
@@ -123,16 +140,32 @@ def _check_monitor(request: Request) -> None:
     tokens.check_observer(request, request.body["observer"])
 
 
-def _ahead(request: Request) -> timedelta:
-    """Return how far the sender's clock is ahead of the database clock.
+def _ahead(body: Mapping[str, Any], now: datetime) -> timedelta:
+    """Return how far the sender's clock is ahead of the database clock; WrongClock above a day.
 
     The manager compares times of death with start times, so the API corrects the sender's times.
     A difference of at most `WAY` counts as network delay and is not corrected.
     """
-    if "sent_at" not in request.body:
+    if "sent_at" not in body:
         return timedelta()
-    ahead = when(request.body["sent_at"], "sent_at") - request.services.store.database.now()
+    ahead = when(body["sent_at"], "sent_at") - now
+    if abs(ahead) > DAY:
+        raise WrongClock(f"sent_at: more than a day from now, {now.isoformat()}")
     return ahead if abs(ahead) > WAY else timedelta()
+
+
+def not_ahead(date: datetime, field: str, now: datetime) -> datetime:
+    """Return the date; InvalidInput if the date is more than a day in the future."""
+    if date > now + DAY:
+        raise InvalidInput(f"{field}: more than a day ahead of now, {now.isoformat()}")
+    return date
+
+
+def _check_alarm_dates(evidence: Mapping[str, Any], now: datetime) -> None:
+    """Refuse dates ahead of now: later reports would count as old. `central` checks the types."""
+    for name in ("first_at", "at"):
+        if isinstance(text := evidence.get(name), str):
+            not_ahead(when(text, f"evidence.{name}"), f"evidence.{name}", now)
 
 
 def when(text: str, field: str) -> datetime:
@@ -170,6 +203,8 @@ def _host(body: Mapping[str, Any]) -> str:
     host = body.get("evidence", {}).get("host", "")
     if not isinstance(host, str) or not normalise(host):
         raise InvalidInput("evidence.host: on which host it was seen must be said")
+    if len(host) > 255:
+        raise InvalidInput("evidence.host: longer than 255 characters")
     return host
 
 

@@ -110,7 +110,7 @@ def _view(
         if move.active:
             replacements.setdefault(move.lease_id, set()).update(move.joins)
     taken = {name for names in replacements.values() for name in names}
-    previews = what_if.preview(_known(request, hosts), gone, replacements)
+    previews = what_if.preview(_inputs(request, hosts), gone, replacements)
     sizes = request.services.store.ledger.sizes()
     after = what_if.After(gone | {*report.failed}, taken, sizes)
     settings = request.services.conf.recovery
@@ -200,10 +200,10 @@ def _named(alike: Sequence[Host], name: str) -> int:
     raise NotFound(f"no host has the name or id {name[:80]!r}: holdfast host list")
 
 
-def _known(request: Request, hosts: Sequence[Host]) -> what_if.Known:
+def _inputs(request: Request, hosts: Sequence[Host]) -> what_if.Inputs:
     store, conf = request.services.store, request.services.conf
     now, given = store.database.now(), conf.reservation
-    return what_if.Known(
+    return what_if.Inputs(
         now,
         hosts,
         {segment_host.host_id: segment_host for segment_host in store.segments.all_members()},

@@ -21,10 +21,21 @@ from holdfast.api.reservation_v1 import NOW, lease_date, parse, stamp
 from holdfast.db.leases import SORTS, Listing, Seen, Stamp
 from holdfast.model import floatingip, state_machines
 from holdfast.model.errors import Forbidden, InvalidInput, NotFound, Unavailable
-from holdfast.model.lease import END, EVENT_TYPES, START, Allocation, Event, Lease, Reservation
+from holdfast.model.lease import (
+    END,
+    EVENT_TYPES,
+    START,
+    Allocation,
+    Event,
+    Lease,
+    LeaseChange,
+    NewLease,
+    NewReservation,
+    Reservation,
+)
 from holdfast.model.operation import RETRYING, RUNNING
 from holdfast.nova.names import SERVER_LEASE
-from holdfast.ports.manager import LeaseChange, NewLease, NewReservation, Preview
+from holdfast.ports.manager import Preview
 
 # JSON views of leases.
 
@@ -47,8 +58,8 @@ _KEYS: Mapping[str, Sequence[str]] = {
     "flavor:instance": _INSTANCE,
     "virtual:floatingip": ("network_id", "amount", "required_floatingips"),
 }
-#: Internal keys that the steps of an operation keep for each other; never shown.
-_OURS = frozenset({"stands", "cloud_ids", "snapshot_for", "lost", "missed_before"})
+#: Internal keys of the steps of an operation and of placement; never shown.
+_OURS = frozenset({"masked", "stands", "cloud_ids", "snapshot_for", "lost", "missed_before"})
 #: Keys that the API does not show: Nova, too, shows the host of a server to administrators only.
 #: Administrators see the host that is held for the server, not this recorded value.
 _HIDDEN: Mapping[str, frozenset[str]] = {SERVER_LEASE: frozenset({"host"})}

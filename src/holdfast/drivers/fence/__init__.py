@@ -42,9 +42,9 @@ def connect(conf: cfg.ConfigOpts, clock: Clock) -> Fences:
             ) from error
         return driver
 
-    given = []
+    devices = []
     if not options.devices_file and conf.cloud.driver == "sim":
-        given = [Device(hosts="*", line=0, driver="sim", timeout_s=longest_s)]
+        devices = [Device(hosts="*", line=0, driver="sim", timeout_s=longest_s)]
     elif not options.devices_file:
         LOG.warning("[fencing] devices_file is not set: no host can be fenced")
     fences = Fences(
@@ -52,9 +52,9 @@ def connect(conf: cfg.ConfigOpts, clock: Clock) -> Fences:
         Settings(longest_s, options.agents_dir, entries.keys()),
         load,
         call_timeout_s=options.call_timeout_s,
-        given=given,
+        devices=devices,
     )
-    if any(device.driver == "redfish" for device in fences.book().devices):
+    if any(device.driver == "redfish" for device in fences.device_file().devices):
         _need_sushy()
     return fences
 

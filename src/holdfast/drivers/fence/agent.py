@@ -56,13 +56,13 @@ class Agent:
         self._program = str(Path(agents_dir) / device.agent)
 
     def power(self, host: str) -> str:
-        code, said, secrets = self._run(host, "status")
+        code, output, secrets = self._run(host, "status")
         # Exit code 2 means off, but an interpreter that finds no program returns 2 too: the
         # output must agree.
         state = {0: ON, 2: OFF}.get(code, "")
-        if {word.lower() for word in _STATUS.findall(said)} == {state}:
+        if {state_word.lower() for state_word in _STATUS.findall(output)} == {state}:
             return state
-        raise self._failed(host, f"status: {_ended(code)}: {without(said, secrets)}")
+        raise self._failed(host, f"status: {_ended(code)}: {without(output, secrets)}")
 
     def off(self, host: str) -> None:
         self._order(host, self._device.action)
@@ -74,9 +74,9 @@ class Agent:
         """Do nothing: no connection stays open."""
 
     def _order(self, host: str, action: str) -> None:
-        code, said, secrets = self._run(host, action)
+        code, output, secrets = self._run(host, action)
         if code != 0:
-            raise self._failed(host, f"{action}: {_ended(code)}: {without(said, secrets)}")
+            raise self._failed(host, f"{action}: {_ended(code)}: {without(output, secrets)}")
 
     def _run(self, host: str, action: str) -> tuple[int, str, tuple[str, ...]]:
         """Run the agent; return exit code, output, and the secrets to hide in the output."""
@@ -89,10 +89,10 @@ class Agent:
             environment[PASSWORD_FILE] = device.password_file
         elif device.password_file:
             hidden["password"] = secret(device.password_file)
-        given = {"action": action, "ip": device.address, "username": device.user}
-        lines = words({**given, **shown, **hidden})
-        code, said = self._talk(host, action, lines, environment)
-        return code, said, tuple(hidden.values())
+        target = {"action": action, "ip": device.address, "username": device.user}
+        lines = words({**target, **shown, **hidden})
+        code, output = self._talk(host, action, lines, environment)
+        return code, output, tuple(hidden.values())
 
     def _talk(
         self, host: str, action: str, lines: str, environment: Mapping[str, str]
@@ -113,13 +113,13 @@ class Agent:
         except OSError as error:
             raise self._failed(host, f"cannot be run: {error.strerror}", False) from None
         try:
-            said, _ = process.communicate(lines, timeout=self._device.timeout_s)
+            output, _ = process.communicate(lines, timeout=self._device.timeout_s)
         except subprocess.TimeoutExpired:
             _end(process)
             raise self._failed(
                 host, f"{action}: no answer within {self._device.timeout_s:g} s"
             ) from None
-        return process.returncode, said
+        return process.returncode, output
 
     def _failed(self, host: str, why: str, retryable: bool = True) -> DriverError:
         return DriverError(PORT, f"{host}: {self._device.agent}: {why}", retryable=retryable)

@@ -57,37 +57,37 @@ class Settings:
     drivers: Set[str] = field(default_factory=lambda: {"redfish", "agent", "none", "sim"})
 
 
-def read_device(one: Device, settings: Settings) -> None:
+def read_device(device: Device, settings: Settings) -> None:
     """Check the rules between settings."""
-    if not 0 < one.timeout_s <= settings.longest_s:
+    if not 0 < device.timeout_s <= settings.longest_s:
         raise ValueError(
             f"timeout_s must be between 0 and {settings.longest_s:g}: [fencing] call_timeout_s is"
             " 2 seconds more than the most"
         )
-    if one.many and one.driver not in ("none", "sim") and not one.tells_hosts_apart():
+    if device.many and device.driver not in ("none", "sim") and not device.tells_hosts_apart():
         raise ValueError(
             f"a pattern needs {SHORT} or {HOST} in its address, system or options; as it is, all"
             " of its hosts would have one device"
         )
-    for path in (one.password_file, *one.secret_files.values()):
+    for path in (device.password_file, *device.secret_files.values()):
         if path and "{" not in path and not os.access(path, os.R_OK):
             raise ValueError(f"{path} cannot be read")
-    if one.driver == "redfish":
-        base_url(one.address, one.allow_http)
-    if one.driver == "agent":
-        _installed(one, settings)
+    if device.driver == "redfish":
+        base_url(device.address, device.allow_http)
+    if device.driver == "agent":
+        _installed(device, settings)
 
 
-def _installed(one: Device, settings: Settings) -> None:
-    if not os.access(Path(settings.agents_dir) / one.agent, os.X_OK):
+def _installed(device: Device, settings: Settings) -> None:
+    if not os.access(Path(settings.agents_dir) / device.agent, os.X_OK):
         raise ValueError(
-            f"there is no {one.agent} in {settings.agents_dir}: install fence-agents, or set"
+            f"there is no {device.agent} in {settings.agents_dir}: install fence-agents, or set"
             " [fencing] agents_dir"
         )
-    if needs_stand_in(one) and not stand_in():
+    if needs_stand_in(device) and not stand_in():
         raise ValueError(
-            f"{STAND_IN} is not beside {sys.executable}, and without it {one.agent} would show the"
-            " password: install Holdfast with its programs"
+            f"{STAND_IN} is not beside {sys.executable}, and without it {device.agent} would show"
+            " the password: install Holdfast with its programs"
         )
 
 
@@ -128,10 +128,10 @@ def path(value: Any) -> str:
 
 
 def truth(value: Any) -> bool:
-    found = documents.truth(text(value))
-    if found is None:
+    flag = documents.truth(text(value))
+    if flag is None:
         raise ValueError("must be true or false")
-    return found
+    return flag
 
 
 def truth_or_path(value: Any) -> bool | str:
@@ -157,13 +157,13 @@ def seconds(value: Any) -> float:
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    def look(value: Any) -> str:
-        word = text(value).lower()
-        if word not in words:
+    def check(value: Any) -> str:
+        choice = text(value).lower()
+        if choice not in words:
             raise ValueError(f"must be one of {', '.join(words)}")
-        return word
+        return choice
 
-    return look
+    return check
 
 
 def agent(value: Any) -> str:
@@ -174,18 +174,18 @@ def agent(value: Any) -> str:
 
 
 def options(value: Any) -> Mapping[str, str]:
-    found = _texts(value)
-    for key in found:
+    texts = _texts(value)
+    for key in texts:
         if key in _OURS:
             raise ValueError(f"{key} is given by Holdfast or would tell secrets: leave it out")
         if _SECRET.search(key):
             raise ValueError(f"{key} is a secret: put it in a file, and that in secret_files")
-    return {key: _switch(text_) for key, text_ in found.items()}
+    return {key: _switch(text_) for key, text_ in texts.items()}
 
 
 def secret_files(value: Any) -> Mapping[str, str]:
-    found = _texts(value)
-    return {key: path(name) for key, name in found.items()}
+    texts = _texts(value)
+    return {key: path(name) for key, name in texts.items()}
 
 
 def _texts(value: Any) -> dict[str, str]:
@@ -194,12 +194,12 @@ def _texts(value: Any) -> dict[str, str]:
     for key in value:
         if not _OPTION.fullmatch(key):
             raise ValueError(f"{key!r} is no option of an agent")
-    return {key: text(one) for key, one in value.items()}
+    return {key: text(item) for key, item in value.items()}
 
 
-def _switch(word: str) -> str:
+def _switch(value: str) -> str:
     """Convert true and false to 1 and 0, which agents expect."""
-    return {"true": "1", "false": "0"}.get(word.lower(), word)
+    return {"true": "1", "false": "0"}.get(value.lower(), value)
 
 
 #: Required and optional settings of Holdfast's own drivers. Other drivers may use all settings.
@@ -213,7 +213,7 @@ _KNOWS: Mapping[str, tuple[set[str], set[str]]] = {
     "none": ({"i_accept_that_servers_may_run_twice"}, {"driver"}),
     "sim": (set(), {*_COMMON, "fault"}),
 }
-_ALL = {one.name for one in fields(Device)} - {"hosts", "line", "accepted"}
+_ALL = {device_field.name for device_field in fields(Device)} - {"hosts", "line", "accepted"}
 
 
 class BadDevices(InvalidDocument):
@@ -232,8 +232,8 @@ class DeviceFile:
     def find(self, host: str) -> Device:
         """Return the device of a host: by name, else by the first matching pattern; NotFound."""
         named = [device for device in self.devices if not device.many]
-        exact = [one for one in named if one.hosts == host]
-        devices = exact or [one for one in named if one.covers(host)]
+        exact = [device for device in named if device.hosts == host]
+        devices = exact or [device for device in named if device.covers(host)]
         if len(devices) > 1:
             names = ", ".join(device.hosts for device in devices)
             raise DriverError(
@@ -291,8 +291,8 @@ class _Reading(Reading):
         parts = self.fields(root, ("defaults", "hosts")) if root else {}
         defaults = self._written(parts["defaults"]) if "defaults" in parts else {}
         hosts = self.pairs(parts["hosts"], "{cmp-1: …}", "host") if "hosts" in parts else ()
-        found = [self._device(key, node, defaults) for key, node in hosts]
-        devices = tuple(device for device in found if device is not None)
+        parsed = [self._device(key, node, defaults) for key, node in hosts]
+        devices = tuple(device for device in parsed if device is not None)
         self._check_outlets(devices)
         return DeviceFile(devices)
 
@@ -303,8 +303,10 @@ class _Reading(Reading):
     def _device(self, key: Scalar, node: Node, defaults: Written) -> Device | None:
         before, own = len(self.problems), self._written(node)
         hosts = self.attempt(key.line, "", pattern, key.text) or key.text
-        said = self._known(hosts, key.line, own, defaults)
-        values = {_FIELD.get(name, name): self._setting(hosts, name, said[name]) for name in said}
+        settings = self._known_settings(hosts, key.line, own, defaults)
+        values = {
+            _FIELD.get(name, name): self._setting(hosts, name, settings[name]) for name in settings
+        }
         if len(self.problems) > before:
             return None
         values.setdefault("timeout_s", self._settings.longest_s)
@@ -313,7 +315,7 @@ class _Reading(Reading):
         self.attempt(key.line, f"{hosts}: ", check, device)
         return device
 
-    def _known(self, hosts: str, line: int, own: Written, defaults: Written) -> Written:
+    def _known_settings(self, hosts: str, line: int, own: Written, defaults: Written) -> Written:
         """Return the settings of a device and its defaults, if its driver knows all of them."""
         drivers = sorted(self._settings.drivers)
         _, node = own.get("driver") or defaults.get("driver") or (0, None)
@@ -323,28 +325,28 @@ class _Reading(Reading):
         if not driver:
             return {}
         must, may = _KNOWS.get(driver, (set(), _ALL))
-        said = {name: one for name, one in defaults.items() if name in must | may} | own
-        for name in said.keys() - must - may:
-            self.say(said[name][0], f"{hosts}: {name} is no setting of driver {driver}")
-        for name in sorted(must - said.keys()):
+        settings = {name: setting for name, setting in defaults.items() if name in must | may} | own
+        for name in settings.keys() - must - may:
+            self.say(settings[name][0], f"{hosts}: {name} is no setting of driver {driver}")
+        for name in sorted(must - settings.keys()):
             self.say(line, f"{hosts}: {name} is missing, driver {driver} needs it")
-        return {name: one for name, one in said.items() if name in must | may}
+        return {name: setting for name, setting in settings.items() if name in must | may}
 
     def _setting(self, hosts: str, name: str, written: tuple[int, Node]) -> Any:
         line, node = written
         check: Callable[[Any], Any] = _CHECKS.get(name, text)
         if isinstance(node, Map):
-            value = {key.text: plain(one) for key, one in self.pairs(node, "", "option")}
+            value = {key.text: plain(option) for key, option in self.pairs(node, "", "option")}
             return self.attempt(line, f"{hosts}: {name}: ", check, value)
         return self.attempt(line, f"{hosts}: {name}: ", check, plain(node))
 
     def _check_outlets(self, devices: Sequence[Device]) -> None:
         """Refuse two hosts on the same outlet: the typing error would fence the wrong host."""
-        seen: dict[tuple[object, ...], Device] = {}
+        first_uses: dict[tuple[object, ...], Device] = {}
         for device in devices:
             if device.many or device.driver in ("none", "sim"):
                 continue
-            first = seen.setdefault(device.of(device.hosts).switches(), device)
+            first = first_uses.setdefault(device.of(device.hosts).switches(), device)
             if first is not device:
                 self.say(
                     device.line,

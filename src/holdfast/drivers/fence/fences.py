@@ -5,12 +5,14 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from holdfast.drivers.fence import devices_file
 from holdfast.drivers.fence.device import Device, host_name, read_by_others
 from holdfast.drivers.fence.devices_file import DeviceFile, Settings
 from holdfast.model.errors import HoldfastError
 from holdfast.ports.fence import OFF, UNKNOWN, Driver
+from holdfast.runtime.clock import Clock
 from holdfast.runtime.documents import INVENTORY, Followed
 
 LOG = logging.getLogger(__name__)
@@ -28,11 +30,11 @@ class Fences:
         connect: Connect,
         *,
         call_timeout_s: float,
-        given: Sequence[Device] = (),
+        devices: Sequence[Device] = (),
     ) -> None:
         """Read the devices file.
 
-        `given` are the devices if there is none. Raises InvalidInput if the file is invalid.
+        `devices` are the devices if there is none. Raises InvalidInput if the file is invalid.
         """
         self.call_timeout_s = call_timeout_s
         self._connect = connect
@@ -41,7 +43,7 @@ class Fences:
         self._file = Followed(
             path,
             "devices",
-            lambda: DeviceFile(tuple(given)),
+            lambda: DeviceFile(tuple(devices)),
             functools.partial(devices_file.parse, settings=settings),
             limits=INVENTORY,
         )
@@ -76,9 +78,9 @@ class Fences:
 
     def device(self, host: str) -> Device:
         """Return the device of a host; NotFound."""
-        return self.book().find(host_name(host))
+        return self.device_file().find(host_name(host))
 
-    def book(self) -> DeviceFile:
+    def device_file(self) -> DeviceFile:
         with self._lock:
             return self._current()
 
@@ -124,3 +126,27 @@ def _warn(current: DeviceFile) -> None:
         for path in {device.password_file, *device.secret_files.values()} - {""}:
             if read_by_others(path):
                 LOG.warning("%s: %s can be read by everybody: chmod 600", device.hosts, path)
+
+
+class NoFence:
+    """The fence driver `none`: reports power as unknown and switches nothing.
+
+    The operator must choose this driver by name and accept the risk in the devices file: nothing
+    then proves that a dead host is off, and its servers may run twice.
+    """
+
+    def power(self, _host: str) -> str:
+        return UNKNOWN
+
+    def off(self, _host: str) -> None:
+        """Do nothing: there is no device."""
+
+    def on(self, _host: str) -> None:
+        """Do nothing: there is no device."""
+
+    def close(self) -> None:
+        """Do nothing: no connection stays open."""
+
+
+def connect_none(_device: Device, _conf: Any, _clock: Clock) -> NoFence:
+    return NoFence()

@@ -37,7 +37,7 @@ _POWER = {
 }
 
 #: Exceptions that sushy raises by mistake when a BMC sends an unexpected answer.
-_NONSENSE = (ValueError, LookupError, AttributeError, TypeError)
+_NONSENSE = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 
 
 class Session(requests.Session):

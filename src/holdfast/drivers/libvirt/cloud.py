@@ -36,20 +36,20 @@ from holdfast.runtime.clock import Clock
 class LibvirtHosts:
     """The Hosts port: the configured hosts, with the size that each host last reported."""
 
-    def __init__(self, looks: HostPoller) -> None:
-        self._looks = looks
+    def __init__(self, poller: HostPoller) -> None:
+        self._poller = poller
 
     def list(self) -> Sequence[CloudHost]:
-        answering = self._looks.reached()
-        with self._looks.book.file.transaction() as db:
+        answering = self._poller.reached()
+        with self._poller.registry.file.transaction() as db:
             rows = {row["name"]: row for row in db.execute("SELECT * FROM hosts")}
-        hosts = self._looks.settings.hosts
+        hosts = self._poller.settings.hosts
         return [_host(host, rows[host.name], answering) for host in hosts]
 
     def find(self, name: str) -> CloudHost:
         for cloud_host in self.list():
             if cloud_host.uuid == name or same(cloud_host.service_host, name):
-                ratio = self._looks.settings.ram_ratio
+                ratio = self._poller.settings.ram_ratio
                 return replace(
                     cloud_host,
                     inventories={
@@ -62,15 +62,15 @@ class LibvirtHosts:
         raise NotFound(f"there is no host {name} in [libvirt] hosts")
 
 
-def _host(one: Host, row: sqlite3.Row, answering: Collection[str]) -> CloudHost:
+def _host(host: Host, row: sqlite3.Row, answering: Collection[str]) -> CloudHost:
     size = json.loads(row["size"])
-    up = one.name in answering and not row["forced_down"]
+    up = host.name in answering and not row["forced_down"]
     return CloudHost(
-        uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, one.name)),
-        hypervisor_hostname=one.name,
-        service_host=one.name,
-        zone=one.zone,
-        rack=one.rack,
+        uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, host.name)),
+        hypervisor_hostname=host.name,
+        service_host=host.name,
+        zone=host.zone,
+        rack=host.rack,
         state="up" if up else "down",
         **size,
     )
@@ -90,15 +90,15 @@ class LibvirtServices:
     registry is never older than the last time a monitor listed the services.
     """
 
-    def __init__(self, looks: HostPoller) -> None:
-        self._looks = looks
-        self._book: GuestRegistry = looks.book
+    def __init__(self, poller: HostPoller) -> None:
+        self._poller = poller
+        self._registry: GuestRegistry = poller.registry
 
     def list(self) -> Sequence[Service]:
-        answering = self._looks.all()
-        with self._book.file.transaction() as db:
+        answering = self._poller.all()
+        with self._registry.file.transaction() as db:
             rows = db.execute("SELECT * FROM hosts ORDER BY name").fetchall()
-        return [_service(row, answering) for row in rows if row["name"] in self._looks.lines]
+        return [_service(row, answering) for row in rows if row["name"] in self._poller.connections]
 
     def disable(self, host: str, reason: str) -> None:
         self._mark(
@@ -119,8 +119,8 @@ class LibvirtServices:
 
         The driver stops a copy that runs on this host while the guest runs elsewhere too.
         """
-        name = self._looks.name(host)
-        with self._book.file.transaction() as db:
+        name = self._poller.name(host)
+        with self._registry.file.transaction() as db:
             marks = db.execute("SELECT * FROM hosts WHERE name = ?", (name,)).fetchone()
             coming = db.execute(
                 "SELECT 1 FROM migrations WHERE source = ? AND status = 'running'", (name,)
@@ -136,16 +136,16 @@ class LibvirtServices:
         if coming:
             raise Conflict(f"host {name}: guests are leaving it still")
         self._clear(name, [row["server_id"] for row in left if row["host"] != name])
-        with self._book.file.transaction() as db:
+        with self._registry.file.transaction() as db:
             db.execute(f"UPDATE migrations AS m SET cleared = 1 WHERE {_COPIES}", (name, name))
         self._mark(name, "forced_down = 0", "forced_down")
-        self._looks.host(name)
+        self._poller.host(name)
 
     def _clear(self, host: str, moved: Sequence[str]) -> None:
         if not moved:
             return
         try:
-            run = self._looks.ask(host, "undefine", functools.partial(_forget, moved=moved))
+            run = self._poller.call(host, "undefine", functools.partial(_forget, moved=moved))
             for server_id in run:
                 self._stop_copy(host, server_id)
         except Silent as silent:
@@ -159,23 +159,23 @@ class LibvirtServices:
 
         Raises Conflict if the guest runs only here.
         """
-        if not any(on for name, on in self._looks.running(server_id).items() if name != host):
+        if not any(on for name, on in self._poller.running(server_id).items() if name != host):
             raise Conflict(
                 f"host {host}: guest {server_id} was moved away and runs there, and nowhere else:"
                 " stop the one that is not wanted, or restart the host first"
             )
         LOG.error("guest %s ran on %s too, from where it was moved away: stopped", server_id, host)
-        self._looks.ask(host, "stop", functools.partial(tasks.stop_domain, server_id=server_id))
-        self._looks.ask(
+        self._poller.call(host, "stop", functools.partial(tasks.stop_domain, server_id=server_id))
+        self._poller.call(
             host, "undefine", functools.partial(tasks.undefine_domain, server_id=server_id)
         )
 
     def _mark(self, host: str, mark: str, unless: str, text: str | None = None) -> None:
         """Update the host's row unless the mark is already set."""
-        with self._book.file.transaction() as db:
+        with self._registry.file.transaction() as db:
             db.execute(
                 f"UPDATE hosts SET {mark}, changed_at = ?2 WHERE name = ?3 AND ({unless})",
-                (text, self._book.now(), self._looks.name(host)),
+                (text, self._registry.now(), self._poller.name(host)),
             )
 
 
@@ -208,13 +208,13 @@ class LibvirtCloud:
         self.call_timeout_s = settings.call_timeout_s
         self._file = File(settings.state)
         names = [host.name for host in settings.hosts]
-        self._looks = HostPoller(settings, GuestRegistry(self._file, clock, names))
-        deeds, rooms = DomainTasks(self._looks), Rooms(self._looks)
-        servers = LibvirtServers(deeds, rooms)
-        self.hosts: ports.Hosts = LibvirtHosts(self._looks)
+        self._poller = HostPoller(settings, GuestRegistry(self._file, clock, names))
+        domain_tasks, rooms = DomainTasks(self._poller), Rooms(self._poller)
+        servers = LibvirtServers(domain_tasks, rooms)
+        self.hosts: ports.Hosts = LibvirtHosts(self._poller)
         self.servers: ports.Servers = servers
-        self.moves: ports.Moves = LibvirtMoves(deeds, servers, rooms)
-        self.services: ports.Services = LibvirtServices(self._looks)
+        self.moves: ports.Moves = LibvirtMoves(domain_tasks, servers, rooms)
+        self.services: ports.Services = LibvirtServices(self._poller)
         self.pools: ports.Pools = NoPools()
         self.flavors: ports.Flavors = NoFlavors()
         self.slots: ports.Slots = NoSlots()
@@ -226,5 +226,5 @@ class LibvirtCloud:
 
         The next manager finds out how they ended.
         """
-        self._looks.close()
+        self._poller.close()
         self._file.close()

@@ -3,59 +3,59 @@
 
 A libvirt call may never return. Each call therefore runs on a thread of its own and the caller
 waits for a limited time. A late call stays in its thread until libvirt returns. Only a few late
-calls exist, because `Lines` and `Calls` refuse new calls while too many have not returned.
+calls exist, because `ConnectionPool` and `Calls` refuse new calls while too many have not returned.
 """
 
 import logging
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from holdfast.drivers import PORT
 from holdfast.model.errors import DriverError
-from holdfast.runtime.threads import Pulse
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.threads import Worker, start_call
 
 T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """A function call on its own thread; the constructor starts the thread."""
+    """A libvirt call on its own thread; the constructor starts the thread.
 
-    def __init__(self, what: str, do: Callable[[], T]) -> None:
-        self.what = what
-        self._done = threading.Event()
-        self._value: T | None = None
-        self._error: BaseException | None = None
-        name = f"libvirt-{what}"
-        threading.Thread(target=self._run, args=(do,), name=name, daemon=True).start()
+    `name` describes the call in errors and names the thread.
+    """
+
+    def __init__(self, name: str, do: Callable[[], T]) -> None:
+        self.name = name
+        self._future = start_call(f"libvirt-{name}", lambda: _without_frames(do))
 
     @property
     def is_done(self) -> bool:
-        return self._done.is_set()
+        return self._future.done()
 
     def result(self, within_s: float) -> T:
         """Wait for the return value.
 
         Raises DriverError if the call is late, else the call's own exception.
         """
-        if not self._done.wait(within_s):
-            raise failed(f"no answer to {self.what} within {within_s:g} s")
-        if self._error is not None:
-            raise self._error
-        return self._value  # type: ignore[return-value]
+        if not wait([self._future], within_s).done:
+            raise failed(f"no answer to {self.name} within {within_s:g} s")
+        return self._future.result()
 
-    def _run(self, do: Callable[[], T]) -> None:
-        try:
-            self._value = do()
-        except BaseException as error:  # the top of the thread: `result` raises it
-            self._error = error
-            # Release domain objects held by the frames here: releasing them elsewhere might
-            # block for ever.
-            traceback.clear_frames(error.__traceback__)
-        finally:
-            self._done.set()
+
+def _without_frames(do: Callable[[], T]) -> T:
+    """Call `do`; if `do` raises, release the domain objects that its frames hold.
+
+    Releasing them later on another thread might block this thread for ever.
+    """
+    try:
+        return do()
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 class Opening(Generic[T]):
@@ -84,7 +84,7 @@ class Opening(Generic[T]):
 
 
 @dataclass
-class Line:
+class PooledConnection:
     """A connection for calls, and the domain objects listed on it; they are valid on it alone."""
 
     connection: Any = None
@@ -93,8 +93,8 @@ class Line:
 
     def list(self, flags: int = 0) -> Mapping[str, Any]:
         """List all domains, or the domains that match `flags`, by uuid."""
-        found = self.connection.listAllDomains(flags)
-        self.domains = {one.UUIDString(): one for one in found}
+        domains = self.connection.listAllDomains(flags)
+        self.domains = {domain.UUIDString(): domain for domain in domains}
         return self.domains
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class Line:
         return self.domains[uuid]
 
 
-class Lines:
+class ConnectionPool:
     """A bounded pool of connections to a daemon, each used by a single call at a time.
 
     The pool is thread-safe. In libvirt before 10.4 a second thread that makes a call on a
@@ -125,23 +125,23 @@ class Lines:
         self._connect = connect
         self._most = most
         self._lock = threading.Lock()
-        self._lines: list[Line] = []
+        self._connections: list[PooledConnection] = []
 
-    def ask(self, what: str, do: Callable[[Line], T], within_s: float) -> T:
+    def call(self, name: str, do: Callable[[PooledConnection], T], within_s: float) -> T:
         """Run `do` on a free connection and wait for the result.
 
         Raises DriverError if the call is late or no connection is free, else what `do` or opening
         raised.
         """
-        return self.begin(what, do).result(within_s)
+        return self.begin(name, do).result(within_s)
 
-    def begin(self, what: str, do: Callable[[Line], T]) -> Call[T]:
-        line = self._free(what)
-        return Call(what, lambda: self._run(line, do))
+    def begin(self, name: str, do: Callable[[PooledConnection], T]) -> Call[T]:
+        pooled = self._free(name)
+        return Call(name, lambda: self._run(pooled, do))
 
     @property
     def hanging(self) -> int:
-        return sum(line.busy for line in self._lines)
+        return sum(pooled.busy for pooled in self._connections)
 
     def close(self) -> None:
         """Close idle connections without waiting.
@@ -149,39 +149,41 @@ class Lines:
         A busy connection closes when its call returns.
         """
         with self._lock:
-            idle = [line for line in self._lines if not line.busy]
-            self._lines = [line for line in self._lines if line.busy]
+            idle = [pooled for pooled in self._connections if not pooled.busy]
+            self._connections = [pooled for pooled in self._connections if pooled.busy]
             self._most = 0
-        for line in idle:
-            Call("close", line.close)
+        for pooled in idle:
+            Call("close", pooled.close)
 
-    def _free(self, what: str) -> Line:
+    def _free(self, name: str) -> PooledConnection:
         with self._lock:
-            alive = [line for line in self._lines if line.busy or line.connection.isAlive()]
-            self._lines = alive
-            for line in alive:
-                if not line.busy:
-                    line.busy = True
-                    return line
+            alive = [
+                pooled for pooled in self._connections if pooled.busy or pooled.connection.isAlive()
+            ]
+            self._connections = alive
+            for pooled in alive:
+                if not pooled.busy:
+                    pooled.busy = True
+                    return pooled
             if len(alive) >= self._most:
-                raise failed(f"{len(alive)} calls have not come back, {what} has to wait")
-            line = Line()
-            self._lines.append(line)
-            return line
+                raise failed(f"{len(alive)} calls have not come back, {name} has to wait")
+            pooled = PooledConnection()
+            self._connections.append(pooled)
+            return pooled
 
-    def _run(self, line: Line, do: Callable[[Line], T]) -> T:
+    def _run(self, pooled: PooledConnection, do: Callable[[PooledConnection], T]) -> T:
         try:
-            if line.connection is None:
-                line.connection = self._connect()
-            return do(line)
+            if pooled.connection is None:
+                pooled.connection = self._connect()
+            return do(pooled)
         finally:
             with self._lock:
-                line.busy = False
-                over = line.connection is None or not self._most
+                pooled.busy = False
+                over = pooled.connection is None or not self._most
                 if over:
-                    self._lines.remove(line)
+                    self._connections.remove(pooled)
             if over:
-                line.close()
+                pooled.close()
 
 
 class Calls:
@@ -196,24 +198,24 @@ class Calls:
     def is_full(self) -> bool:
         return sum(not call.is_done for call in self._out) >= self._most
 
-    def ask(self, what: str, do: Callable[[], T], within_s: float) -> T:
-        return self.begin(what, do).result(within_s)
+    def call(self, name: str, do: Callable[[], T], within_s: float) -> T:
+        return self.begin(name, do).result(within_s)
 
-    def begin(self, what: str, do: Callable[[], T]) -> Call[T]:
+    def begin(self, name: str, do: Callable[[], T]) -> Call[T]:
         with self._lock:
             self._out = [call for call in self._out if not call.is_done]
             if len(self._out) >= self._most:
-                raise failed(f"{len(self._out)} calls have not come back, {what} has to wait")
-            call = Call(what, do)
+                raise failed(f"{len(self._out)} calls have not come back, {name} has to wait")
+            call = Call(name, do)
             self._out.append(call)  # type: ignore[arg-type]
         return call
 
 
-def end(connection: Any, ears: Sequence[int]) -> None:
+def end(connection: Any, callbacks: Sequence[int]) -> None:
     """Deregister all callbacks, which keep the connection open, and close the connection."""
     if connection.isAlive():
-        for ear in ears:
-            connection.domainEventDeregisterAny(ear)
+        for callback in callbacks:
+            connection.domainEventDeregisterAny(callback)
         connection.unregisterCloseCallback()
     connection.close()
 
@@ -228,7 +230,7 @@ def failed(why: str) -> DriverError:
 
 LOG = logging.getLogger(__name__)
 _lock = threading.Lock()
-_running: list[threading.Thread] = []  # libvirt has one loop in a process, so this is global too
+_loops: list[Worker] = []  # libvirt has a single loop in a process, so this is global too
 
 
 def running() -> Any:
@@ -246,25 +248,22 @@ def running() -> Any:
             retryable=False,
         ) from error
     with _lock:
-        if not _running:
+        if not _loops:
             libvirt.registerErrorHandler(lambda *_: None, None)  # libvirt prints errors too
             libvirt.virEventRegisterDefaultImpl()
             # Without a timer an idle loop would not wake up for handles that are added later.
             libvirt.virEventAddTimeout(1000, lambda *_: None, None)
-            thread = threading.Thread(target=_forever, name="libvirt-events", daemon=True)
-            thread.start()
-            _running.append(thread)
+            loop = Worker("libvirt-events", SystemClock(), _handle_events)
+            loop.make_essential()
+            loop.start()
+            _loops.append(loop)
     return libvirt
 
 
-def _forever() -> None:
+def _handle_events() -> float:
+    """Wait for libvirt's next event, at most 1 s, and run its callbacks."""
     import libvirt
 
-    pulse = Pulse("libvirt-events")
-    while True:
-        pulse.beat(1.0)
-        try:
-            if libvirt.virEventRunDefaultImpl() < 0:
-                LOG.error("libvirt's event loop failed once and goes on")
-        except Exception:  # the top of the thread: the loop must go on
-            LOG.exception("libvirt's event loop: unforeseen")
+    if libvirt.virEventRunDefaultImpl() < 0:
+        LOG.error("libvirt's event loop failed once and goes on")
+    return 0.0

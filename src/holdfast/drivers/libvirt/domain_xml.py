@@ -9,12 +9,14 @@ the XML. Without Nova, or to set more, write this element; its attributes overri
     </metadata>
 """
 
+import posixpath
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from holdfast.model.errors import DriverError
 from holdfast.ports.metrics import Disk, Facts, Nic
 
 OURS: Final = "{urn:holdfast:guest}guest"
@@ -56,15 +58,15 @@ def tree(text: str) -> ET.Element | None:
         return None
     try:
         return ET.fromstring(text)
-    except ET.ParseError:
+    except (ET.ParseError, ValueError):  # ValueError: surrogates
         return None
 
 
 def facts_of(root: ET.Element) -> GuestFacts:
     metadata = {**dict(_settings(root)), **dict(_nova(root)), **dict(_ours(root))}
     metadata |= {name: _yes_no(metadata.get(name, "")) for name in _WISHES}
-    kept = {name: value[:LONGEST] for name, value in metadata.items() if value}
-    return GuestFacts(kept, dict(_disks(root)))
+    shortened = {name: value[:LONGEST] for name, value in metadata.items() if value}
+    return GuestFacts(shortened, dict(_disks(root)))
 
 
 def _settings(root: ET.Element) -> Iterator[tuple[str, str]]:
@@ -98,8 +100,8 @@ def _ours(root: ET.Element) -> Iterator[tuple[str, str]]:
 
 
 def _yes_no(text: str) -> str:
-    word = text.strip().lower()
-    return "yes" if word in _YES else "no" if word in _NO else ""
+    answer = text.strip().lower()
+    return "yes" if answer in _YES else "no" if answer in _NO else ""
 
 
 def _disks(root: ET.Element) -> Iterator[tuple[str, GuestDisk]]:
@@ -229,14 +231,14 @@ def word(words: Sequence[str], number: int) -> str:
 
 def lifecycle(event: int, detail: int) -> tuple[str, str]:
     """Translate a lifecycle event into words, as `stopped`, `failed`."""
-    what = word(LIFECYCLE, event)
-    return what, word(_LIFECYCLE_REASONS.get(what, ()), detail)
+    event_name = word(LIFECYCLE, event)
+    return event_name, word(_LIFECYCLE_REASONS.get(event_name, ()), detail)
 
 
 def state(number: int, reason: int) -> tuple[str, str]:
     """Translate a domain state into words, as `paused`, `ioerror`."""
-    what = word(STATE, number)
-    return what, word(_STATE_REASONS.get(what, ()), reason)
+    state_name = word(STATE, number)
+    return state_name, word(_STATE_REASONS.get(state_name, ()), reason)
 
 
 # Facts for metrics: owner, size, names of disks and interfaces, and limits of the guest.
@@ -334,8 +336,8 @@ def _tunes(disk: ET.Element) -> Iterator[tuple[str, float]]:
 
 def _nics(root: ET.Element, nova: dict[str, str]) -> Iterator[Nic]:
     ours = root.find(f"metadata/{OURS}")
-    said = (ours.get(BANDWIDTH) if ours is not None else None) or nova.get(BANDWIDTH)
-    everywhere = _number(said) * 1e6
+    bandwidth = (ours.get(BANDWIDTH) if ours is not None else None) or nova.get(BANDWIDTH)
+    everywhere = _number(bandwidth) * 1e6
     ports = nova.get("ports", "").split()
     for element in root.iterfind("devices/interface"):
         target, mac = element.find("target"), element.find("mac")
@@ -392,5 +394,143 @@ def _disk_bytes(nova: dict[str, str]) -> int | None:
 
 
 def _number(text: str | None) -> int:
-    word = (text or "").strip()
-    return int(word) if word.isdecimal() else 0
+    digits = (text or "").strip()
+    return int(digits) if digits.isdecimal() else 0
+
+
+# Facts for the libvirt cloud: a guest's status, size and disks, and whether the guest may move.
+#
+# Two hosts may both have a disk of the same path and yet not share it, so `[libvirt] shared` must
+# name the shared paths. A returning host starts guests that have autostart by itself, and only a
+# lock on their disks can then prevent a second start.
+
+
+#: The metadata key that the attribute `ha` sets; `[recovery] ha_key` reads it.
+HA = "HA_Enabled"
+#: Pause reasons that end by themselves, with the task state that the driver reports meanwhile.
+_IN_PASSING: Mapping[str, str] = {
+    "migration": "migrating",
+    "postcopy": "migrating",
+    "save": "suspending",
+    "dump": "image_snapshot",
+    "snapshot": "image_snapshot",
+    "from_snapshot": "powering-on",
+    "starting_up": "powering-on",
+    "shutting_down": "powering-off",
+}
+
+
+@dataclass(frozen=True)
+class CloudDisk:
+    target: str
+    type: str  # file, block, network, volume, …
+    source: str  # a path, pool:NAME, or PROTOCOL:NAME
+
+
+@dataclass(frozen=True)
+class CloudFacts:
+    uuid: str
+    name: str
+    vcpus: int
+    memory_mb: int
+    project: str = ""
+    flavor: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    disks: tuple[CloudDisk, ...] = ()
+
+
+def server_status(state: str, reason: str) -> tuple[str, str | None]:
+    """Translate a domain's state into the server status and task state of a cloud.
+
+    A guest paused by a user is PAUSED. A pause for a reason that does not pass by itself is ERROR.
+    """
+    if state == "paused":
+        if reason in _IN_PASSING:
+            return "ACTIVE", _IN_PASSING[reason]
+        return ("PAUSED" if reason in ("user", "unknown") else "ERROR"), None
+    if state == "shutdown":
+        return "ACTIVE", "powering-off"
+    if state == "shutoff":
+        return ("SUSPENDED" if reason == "saved" else "SHUTOFF"), None
+    if state == "crashed":
+        return "ERROR", None
+    return ("SUSPENDED" if state == "pmsuspended" else "ACTIVE"), None
+
+
+def read_cloud_facts(xml: str) -> CloudFacts:
+    """Parse an XML of libvirt, with sizes in KiB; DriverError if the XML cannot be read."""
+    root = tree(xml)
+    try:
+        if root is None:
+            raise ValueError("invalid, too large or with a DOCTYPE")
+        return _cloud_facts(root)
+    except ValueError as error:
+        raise DriverError(
+            "libvirt", f"the XML of a domain cannot be read: {error}: {xml[:80]!r}", retryable=True
+        ) from error
+
+
+def _cloud_facts(root: ET.Element) -> CloudFacts:
+    metadata = _cloud_settings(root)
+    return CloudFacts(
+        uuid=root.findtext("uuid", "").strip(),
+        name=root.findtext("name", "").strip(),
+        vcpus=int(root.findtext("vcpu", "1")),
+        memory_mb=-(-int(root.findtext("memory", "0")) // 1024),
+        project=metadata.get("project", ""),
+        flavor=metadata.get("flavor", ""),
+        metadata=metadata,
+        disks=tuple(_cloud_disks(root)),
+    )
+
+
+def _cloud_settings(root: ET.Element) -> dict[str, str]:
+    ours = root.find(f"metadata/{OURS}")
+    settings = dict(ours.attrib) if ours is not None else {}
+    if "ha" in settings:
+        settings.setdefault(HA, settings["ha"])
+    return settings
+
+
+def _cloud_disks(root: ET.Element) -> Sequence[CloudDisk]:
+    disks = []
+    for element in root.iterfind("devices/disk"):
+        source, target = element.find("source"), element.find("target")
+        if source is None or element.get("device", "disk") not in ("disk", "lun"):
+            continue  # an empty drive, or a CD: libvirt handles a missing CD
+        kind = element.get("type", "file")
+        where = source.get("file") or source.get("dev") or source.get("dir") or ""
+        if kind == "volume":
+            where = f"pool:{source.get('pool', '')}"
+        elif kind == "network":
+            where = f"{source.get('protocol', '')}:{source.get('name', '')}"
+        name = target.get("dev", "") if target is not None else ""
+        disks.append(CloudDisk(name, kind, where))
+    return disks
+
+
+def why_stays(guest: CloudFacts, shared: Sequence[str], *, autostart: bool) -> str:
+    """Return why the guest cannot start on another host; "" if it can."""
+    for disk in guest.disks:
+        if disk.type != "network" and not _is_shared(disk.source, shared):
+            return (
+                f"its disk {disk.target}, {disk.source or 'a ' + disk.type}, is in none of"
+                f" [libvirt] shared ({', '.join(shared) or 'empty'}): add what all hosts share"
+            )
+    unlocked = [disk for disk in guest.disks if disk.type != "file"]
+    if autostart and unlocked:
+        return (
+            f"it has autostart, and nothing locks its disk {unlocked[0].target}: its host would"
+            f" start it a second time when it returns; virsh autostart --disable {guest.name}"
+        )
+    return ""
+
+
+def _is_shared(source: str, shared: Sequence[str]) -> bool:
+    if source.startswith("pool:"):
+        return source in shared
+    path = posixpath.normpath(source)
+    return any(
+        path == root or path.startswith(root.rstrip("/") + "/")
+        for root in (posixpath.normpath(prefix) for prefix in shared if prefix.startswith("/"))
+    )

@@ -25,7 +25,15 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from holdfast.drivers.libvirt import connection, domain_xml
-from holdfast.drivers.libvirt.connection import Call, Calls, Line, Lines, Opening, end, failed
+from holdfast.drivers.libvirt.connection import (
+    Call,
+    Calls,
+    ConnectionPool,
+    Opening,
+    PooledConnection,
+    end,
+    failed,
+)
 from holdfast.drivers.libvirt.domain_xml import GuestFacts
 from holdfast.model.errors import DriverError, HoldfastError
 from holdfast.ports import guests as port
@@ -123,16 +131,16 @@ class Reader:
     """Reads all guests on request, on libvirt connections of its own.
 
     Neither a slow listener nor a hanging QEMU delays the reading, and the reading delays nothing
-    else. `known` maps a guest's uuid to the facts from its XML; the reader updates the mapping.
+    else. `facts` maps a guest's uuid to the facts from its XML; the reader updates the mapping.
     """
 
     def __init__(
-        self, connect: Callable[[], Any], known: dict[str, GuestFacts], clock: Clock
+        self, connect: Callable[[], Any], facts: dict[str, GuestFacts], clock: Clock
     ) -> None:
-        self._known = known
+        self._facts = facts
         self._clock = clock
-        self._lines = Lines(connect, MOST_CALLS)
-        self._disks = Lines(connect, MOST_DISKS)
+        self._pool = ConnectionPool(connect, MOST_CALLS)
+        self._disks = ConnectionPool(connect, MOST_DISKS)
         self._turn = threading.Lock()
 
     def read(self, patience: float = 1.0) -> tuple[Sequence[Guest], datetime]:
@@ -152,18 +160,18 @@ class Reader:
     def learn(self, uuid: str) -> None:
         """Read the facts of a guest from its XML. Raises DriverError or libvirtError."""
 
-        def look(line: Line) -> GuestFacts:
-            return domain_xml.read_facts(line.domain(uuid).XMLDesc())
+        def read(pooled: PooledConnection) -> GuestFacts:
+            return domain_xml.read_facts(pooled.domain(uuid).XMLDesc())
 
-        self._known[uuid] = self._lines.ask("facts", look, GUEST_S)
+        self._facts[uuid] = self._pool.call("facts", read, GUEST_S)
 
     def close(self) -> None:
-        self._lines.close()
+        self._pool.close()
         self._disks.close()
 
     def _read(self, patience: float) -> tuple[Sequence[Guest], datetime]:
         at = self._clock.now()
-        names = self._lines.ask("list", _names, ANSWER_S * patience)
+        names = self._pool.call("list", _names, ANSWER_S * patience)
         read = [self._guest(uuid, name) for uuid, name in names.items()]
         return [guest for guest in read if guest is not None], at
 
@@ -172,8 +180,8 @@ class Reader:
         import libvirt
 
         try:
-            (state, reason), known, lasts, autostart = self._lines.ask(
-                name, lambda line: _read_domain(line.domain(uuid)), GUEST_S
+            (state, reason), facts, lasts, autostart = self._pool.call(
+                name, lambda pooled: _read_domain(pooled.domain(uuid)), GUEST_S
             )
         except libvirt.libvirtError as error:
             if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
@@ -181,16 +189,16 @@ class Reader:
             raise
         except DriverError as error:  # only this guest is silent; read the others
             LOG.warning("%s cannot be read: %s", name, error)
-            about = self._known.get(uuid, GuestFacts()).metadata
+            about = self._facts.get(uuid, GuestFacts()).metadata
             return Guest(uuid, name, "unknown", "no_answer", metadata=dict(about))
-        self._known[uuid] = known
-        guest = Guest(uuid, name, state, reason, lasts, autostart, known.metadata)
+        self._facts[uuid] = facts
+        guest = Guest(uuid, name, state, reason, lasts, autostart, facts.metadata)
         if (state, reason) != ("paused", "ioerror"):
             return guest
-        what, disk, path = self._error(uuid, name, known)
-        return replace(guest, error=what, disk=disk, path=path)
+        error_name, disk, path = self._error(uuid, name, facts)
+        return replace(guest, error=error_name, disk=disk, path=path)
 
-    def _error(self, uuid: str, name: str, known: GuestFacts) -> tuple[str, str, str]:
+    def _error(self, uuid: str, name: str, facts: GuestFacts) -> tuple[str, str, str]:
         """Return error, disk and path of the I/O error.
 
         Return three empty strings if QEMU does not answer in time.
@@ -198,37 +206,37 @@ class Reader:
         import libvirt
 
         try:
-            errors = self._disks.ask(name, lambda line: _errors(line.domain(uuid)), GUEST_S)
+            errors = self._disks.call(name, lambda pooled: _errors(pooled.domain(uuid)), GUEST_S)
         except (DriverError, libvirt.libvirtError) as error:
             LOG.warning("%s: which disk stopped it cannot be asked: %s", name, error)
             return "", "", ""
-        return _worst(errors, known)
+        return _worst(errors, facts)
 
 
-def _names(line: Line) -> Mapping[str, str]:
-    return {uuid: domain.name() for uuid, domain in line.list().items()}
+def _names(pooled: PooledConnection) -> Mapping[str, str]:
+    return {uuid: domain.name() for uuid, domain in pooled.list().items()}
 
 
 def _errors(domain: Any) -> Mapping[str, int]:
-    found: Mapping[str, int] = domain.diskErrors()
-    return found
+    errors: Mapping[str, int] = domain.diskErrors()
+    return errors
 
 
-def _worst(errors: Mapping[str, int], known: GuestFacts) -> tuple[str, str, str]:
+def _worst(errors: Mapping[str, int], facts: GuestFacts) -> tuple[str, str, str]:
     """Return error, disk and path of a failing disk; other errors go before `enospc`."""
-    for number, word in sorted(domain_xml.DISK_ERROR.items()):
+    for number, error_name in sorted(domain_xml.DISK_ERROR.items()):
         for disk in sorted(name for name, error in errors.items() if error == number):
             paths = (
-                guest_disk.path for guest_disk in known.disks.values() if guest_disk.name == disk
+                guest_disk.path for guest_disk in facts.disks.values() if guest_disk.name == disk
             )
-            return word, disk, next(paths, "")
+            return error_name, disk, next(paths, "")
     return "", "", ""
 
 
 def _read_domain(domain: Any) -> tuple[tuple[str, str], GuestFacts, bool, bool]:
     state = domain_xml.state(*domain.state())
-    known = domain_xml.read_facts(domain.XMLDesc())
-    return state, known, bool(domain.isPersistent()), bool(domain.autostart())
+    facts = domain_xml.read_facts(domain.XMLDesc())
+    return state, facts, bool(domain.isPersistent()), bool(domain.autostart())
 
 
 # Probing QEMU
@@ -279,7 +287,7 @@ class Probe:
         self._every_s = interval_s
         self._stuck_s = stuck_s
         self._held_s = held_s
-        self._lines = Lines(connect, MOST_HANGING + 1)
+        self._pool = ConnectionPool(connect, MOST_HANGING + 1)
         self._hanging: dict[str, tuple[Call[Any], float]] = {}  # the call, and when it began
         self._owed: dict[str, float] = {}  # by uuid: since when a query has had no answer
         self._stuck: dict[str, str] = {}  # names by uuid
@@ -301,19 +309,19 @@ class Probe:
 
     def close(self) -> None:
         self._task.stop()
-        self._lines.close()
+        self._pool.close()
 
     def round(self) -> None:
         import libvirt
 
-        running = self._ask("list", _running)
+        running = self._call("list", _running)
         # Lifecycle events report guests that have ended.
-        self._stuck = {one: name for one, name in self._stuck.items() if one in running}
-        self._held = {one: name for one, name in self._held.items() if one in running}
-        self._owed = {one: since for one, since in self._owed.items() if one in running}
+        self._stuck = {uuid: name for uuid, name in self._stuck.items() if uuid in running}
+        self._held = {uuid: name for uuid, name in self._held.items() if uuid in running}
+        self._owed = {uuid: since for uuid, since in self._owed.items() if uuid in running}
         for uuid, name in running.items():
             try:
-                self._one(uuid, name)
+                self._probe_guest(uuid, name)
             except libvirt.libvirtError as error:  # the domain has ended, or the connection is lost
                 LOG.debug("%s: %s", uuid, error)
         self._say_full(len(running))
@@ -331,8 +339,10 @@ class Probe:
             )
         self._full = full
 
-    def _one(self, uuid: str, name: str) -> None:
-        state, _, waits_ms = self._ask("controlInfo", lambda line: line.domain(uuid).controlInfo())
+    def _probe_guest(self, uuid: str, name: str) -> None:
+        state, _, waits_ms = self._call(
+            "controlInfo", lambda pooled: pooled.domain(uuid).controlInfo()
+        )
         if state == _OCCUPIED and waits_ms >= self._stuck_s * 1000:
             self._owed.pop(uuid, None)
             if uuid not in self._stuck:
@@ -360,7 +370,7 @@ class Probe:
         """Return whether the guest runs and neither starts, arrives nor is paused by a long job."""
         import libvirt
 
-        state, reason = self._ask("state", lambda line: line.domain(uuid).state())
+        state, reason = self._call("state", lambda pooled: pooled.domain(uuid).state())
         arrives = reason == libvirt.VIR_DOMAIN_RUNNING_POSTCOPY
         return bool(state == libvirt.VIR_DOMAIN_RUNNING and not arrives)
 
@@ -372,21 +382,21 @@ class Probe:
         import libvirt
 
         now = self._clock.monotonic()
-        for one, (call, since) in list(self._hanging.items()):
+        for hanging, (call, since) in list(self._hanging.items()):
             if call.is_done:
-                del self._hanging[one]
+                del self._hanging[hanging]
                 if now - since < LOCK_S:
-                    self._owed.pop(one, None)
+                    self._owed.pop(hanging, None)
         if uuid in self._hanging or len(self._hanging) >= MOST_HANGING:
             return False
         # This is the cheapest query: libvirt sends QEMU a single command, whatever devices it
         # has.
-        what = libvirt.VIR_DOMAIN_STATS_IOTHREAD
+        groups = libvirt.VIR_DOMAIN_STATS_IOTHREAD
 
-        def ask(line: Line) -> Any:
-            return line.connection.domainListGetStats([line.domain(uuid)], what)
+        def query(pooled: PooledConnection) -> Any:
+            return pooled.connection.domainListGetStats([pooled.domain(uuid)], groups)
 
-        call = self._lines.begin("a probe", ask)
+        call = self._pool.begin("a probe", query)
         try:
             call.result(QUICK_S)
             self._owed.pop(uuid, None)
@@ -398,15 +408,15 @@ class Probe:
             LOG.debug("%s: %s", uuid, error)
         return False
 
-    def _ask(self, what: str, do: Callable[[Line], Any]) -> Any:
-        return self._lines.ask(what, do, SHORT_S)
+    def _call(self, name: str, do: Callable[[PooledConnection], Any]) -> Any:
+        return self._pool.call(name, do, SHORT_S)
 
 
-def _running(line: Line) -> Mapping[str, str]:
+def _running(pooled: PooledConnection) -> Mapping[str, str]:
     import libvirt
 
-    found = line.list(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
-    return {uuid: domain.name() for uuid, domain in found.items()}
+    domains = pooled.list(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+    return {uuid: domain.name() for uuid, domain in domains.items()}
 
 
 #: Keepalive interval in seconds, and how many keepalive answers may be missing.
@@ -432,11 +442,15 @@ Fields = dict[str, str]
 
 
 @dataclass(eq=False)
-class Way:
+class EventConnection:
     """The libvirt connection that receives events, and the ids of the registered callbacks."""
 
     connection: Any = None
-    ears: list[int] = field(default_factory=list)
+    callbacks: list[int] = field(default_factory=list)
+
+    def register(self, event_id: int, callback: Callable[..., None]) -> None:
+        number = self.connection.domainEventRegisterAny(None, event_id, callback, None)
+        self.callbacks.append(number)
 
 
 class LibvirtGuests:
@@ -463,7 +477,7 @@ class LibvirtGuests:
         self._why = "libvirt has not been asked yet"
         self._complained = False
         self._lost = ""  # why the current connection is lost
-        self._way = Way()
+        self._events = EventConnection()
         self._full = False
         self._due: list[float] = []  # times of the next readings of all guests
         self._later: tuple[float, ...] = ()  # seconds after the first reading
@@ -482,11 +496,13 @@ class LibvirtGuests:
         spans = {"interval_s": probe_every_s, "stuck_s": stuck_s, "held_s": held_s}
         self._probe = Probe(self._open, self._hangs, clock, **spans)
         self._reader = Reader(self._open, self._facts, clock)
-        self._teller: Dispatcher | None = None
+        self._dispatcher: Dispatcher | None = None
 
     def start(self, listener: Listener) -> None:
-        self._teller = Dispatcher(listener, self._overflowed, self._clock, most=self._most_waiting)
-        self._teller.start()
+        self._dispatcher = Dispatcher(
+            listener, self._overflowed, self._clock, most=self._most_waiting
+        )
+        self._dispatcher.start()
         self._worker.start()
         self._probe.start()
 
@@ -497,8 +513,8 @@ class LibvirtGuests:
         self._worker.stop()
         if not self._worker.alive:
             self._leave()
-        if self._teller is not None:
-            self._teller.close()
+        if self._dispatcher is not None:
+            self._dispatcher.close()
 
     def read(self) -> tuple[Sequence[Guest], datetime]:
         return self._reader.read()
@@ -510,9 +526,9 @@ class LibvirtGuests:
 
     def _turn(self) -> float:
         """Connect if necessary, and read what is due; return the seconds until the next turn."""
-        if self._way.connection is None:
+        if self._events.connection is None:
             self._connect()
-        if self._lost or not self._way.connection.isAlive():
+        if self._lost or not self._events.connection.isAlive():
             raise failed(self._lost or "the connection is dead")
         self._read_due()
         self._read_wanted()
@@ -522,13 +538,13 @@ class LibvirtGuests:
         """Open the connection; a reading of all guests covers events that have arrived by then."""
         if self._left.is_full:
             raise failed("it lets none of our connections go")
-        way = self._opening.result(OPEN_S)
-        self._lost, self._full, self._way = "", False, way
+        events = self._opening.result(OPEN_S)
+        self._lost, self._full, self._events = "", False, events
         self._due, self._later, self._calm = [self._clock.monotonic()], AGAIN_S, 0.0
 
     def _failed(self, error: Exception) -> None:
-        known = isinstance(error, HoldfastError | self._libvirt.libvirtError)
-        self._deaf(str(error) if known else "something unforeseen, see the log")
+        expected = isinstance(error, HoldfastError | self._libvirt.libvirtError)
+        self._deaf(str(error) if expected else "something unforeseen, see the log")
         self._leave()
 
     def _open(self) -> Any:
@@ -538,21 +554,20 @@ class LibvirtGuests:
         """
         return self._libvirt.openReadOnly(self._address)
 
-    def _listen(self) -> "Way":
+    def _listen(self) -> EventConnection:
         """Open the event connection and register the callbacks.
 
-        No other call is ever made on this connection (`connection.Lines` says why).
+        No other call is ever made on this connection (`connection.ConnectionPool` says why).
         """
-        way = Way(self._open())
-        way.connection.registerCloseCallback(self._closing, way)
-        for number, take in self._takers().items():
-            heard = functools.partial(self._heard, way, take)
-            way.ears.append(way.connection.domainEventRegisterAny(None, number, heard, None))
+        events = EventConnection(self._open())
+        events.connection.registerCloseCallback(self._closing, events)
+        for number, decode in self._decoders().items():
+            callback = functools.partial(self._on_event, events, decode)
+            events.register(number, callback)
         for number in self._of_facts():
-            changed = functools.partial(self._changed, way)
-            way.ears.append(way.connection.domainEventRegisterAny(None, number, changed, None))
-        way.connection.setKeepAlive(*KEEPALIVE)
-        return way
+            events.register(number, functools.partial(self._changed, events))
+        events.connection.setKeepAlive(*KEEPALIVE)
+        return events
 
     def _read_due(self) -> None:
         """Read all guests if a reading is due.
@@ -587,8 +602,8 @@ class LibvirtGuests:
             LOG.warning("more was heard of guests than could be kept: all are read again")
             self._due.insert(0, when)
 
-    def _closing(self, _connection: Any, reason: int, way: "Way") -> None:
-        if way is not self._way:
+    def _closing(self, _connection: Any, reason: int, events: EventConnection) -> None:
+        if events is not self._events:
             return  # a connection that the driver has left
         ways = ("an error", "the daemon ended", "the daemon is silent", "we closed it")
         self._lost = f"the connection was closed: {domain_xml.word(ways, reason)}"
@@ -600,11 +615,13 @@ class LibvirtGuests:
         Closing waits for the daemon's answers. The driver ignores events that arrive on this
         connection from now on.
         """
-        way, self._way = self._way, Way()
-        if way.connection is None:
+        events, self._events = self._events, EventConnection()
+        if events.connection is None:
             return
         try:
-            self._left.ask("close", functools.partial(end, way.connection, way.ears), 1.0)
+            self._left.call(
+                "close", functools.partial(end, events.connection, events.callbacks), 1.0
+            )
         except (DriverError, self._libvirt.libvirtError) as error:
             LOG.debug("closing: %s", error)
 
@@ -629,8 +646,8 @@ class LibvirtGuests:
         guests, at = self._reader.read(self._patience)
         for gone in self._facts.keys() - {guest.uuid for guest in guests}:
             self._facts.pop(gone, None)
-        if self._teller is not None:
-            self._teller.put_reading(lambda listener: listener.reconciled(guests, at))
+        if self._dispatcher is not None:
+            self._dispatcher.put_reading(lambda listener: listener.reconciled(guests, at))
 
     def _read_wanted(self) -> None:
         while self._wanted:
@@ -642,19 +659,24 @@ class LibvirtGuests:
 
     # Event callbacks, on libvirt's event loop thread
 
-    def _heard(
-        self, way: "Way", take: Callable[..., Fields], _: Any, domain: Any, *said: Any
+    def _on_event(
+        self,
+        events: EventConnection,
+        decode: Callable[..., Fields],
+        _: Any,
+        domain: Any,
+        *details: Any,
     ) -> None:
-        if way is not self._way:
+        if events is not self._events:
             return
-        uuid, fields = domain.UUIDString(), take(*said[:-1])
-        self._happened(uuid, domain.name(), fields)
+        uuid, fields = domain.UUIDString(), decode(*details[:-1])
+        self._report(uuid, domain.name(), fields)
         if fields["kind"] == port.LIFECYCLE and fields["detail"] in ("defined", "started"):
             self._want(uuid)
 
-    def _changed(self, way: "Way", _: Any, domain: Any, *_said: Any) -> None:
+    def _changed(self, events: EventConnection, _: Any, domain: Any, *_said: Any) -> None:
         """Read the guest's XML again: metadata (wishes of the owner) or disks have changed."""
-        if way is self._way:
+        if events is self._events:
             self._want(domain.UUIDString())
 
     def _want(self, uuid: str) -> None:
@@ -668,31 +690,31 @@ class LibvirtGuests:
         """
         ago_s = for_s if detail == "held" else 0.0
         fields = {"kind": port.MONITOR, "detail": detail}
-        self._happened(uuid, name, fields, always=True, ago_s=ago_s)
+        self._report(uuid, name, fields, always=True, ago_s=ago_s)
 
-    def _happened(
+    def _report(
         self, uuid: str, name: str, fields: Fields, *, always: bool = False, ago_s: float = 0.0
     ) -> None:
         at = self._clock.now() - timedelta(seconds=ago_s)
 
-        def tell(listener: Listener) -> None:
+        def deliver(listener: Listener) -> None:
             listener.heard(self._event(uuid, name, at, fields))
 
-        self._tell(tell, always=always)
+        self._deliver(deliver, always=always)
 
     def _event(self, uuid: str, name: str, at: datetime, fields: Fields) -> Event:
-        known = self._facts.get(uuid, GuestFacts())
+        facts = self._facts.get(uuid, GuestFacts())
         alias = fields.get("disk", "")
-        if alias in known.disks:
-            disk = known.disks[alias]
+        if alias in facts.disks:
+            disk = facts.disks[alias]
             fields = {**fields, "disk": disk.name, "path": fields.get("path") or disk.path}
-        return Event(uuid, name, at=at, metadata=known.metadata, **fields)
+        return Event(uuid, name, at=at, metadata=facts.metadata, **fields)
 
-    def _tell(self, delivery: Callable[[Listener], None], *, always: bool = False) -> None:
-        if self._teller is not None:
-            self._teller.put(delivery, always=always)
+    def _deliver(self, delivery: Callable[[Listener], None], *, always: bool = False) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.put(delivery, always=always)
 
-    def _takers(self) -> dict[int, Callable[..., Fields]]:
+    def _decoders(self) -> dict[int, Callable[..., Fields]]:
         """Map each event id to the function that decodes the event.
 
         Where libvirt has two versions of an event, the driver uses the richer event.
@@ -716,8 +738,8 @@ class LibvirtGuests:
 
 
 def _lifecycle(event: int, detail: int) -> Fields:
-    what, reason = domain_xml.lifecycle(event, detail)
-    return {"kind": port.LIFECYCLE, "detail": what, "reason": reason}
+    event_name, reason = domain_xml.lifecycle(event, detail)
+    return {"kind": port.LIFECYCLE, "detail": event_name, "reason": reason}
 
 
 def _watchdog(action: int) -> Fields:
@@ -745,11 +767,11 @@ def _agent(state: int, reason: int) -> Fields:
 
 
 def _memory_failure(recipient: int, action: int, _flags: int) -> Fields:
-    who = domain_xml.word(domain_xml.MEMORY_RECIPIENT, recipient)
+    recipient_name = domain_xml.word(domain_xml.MEMORY_RECIPIENT, recipient)
     return {
         "kind": port.MEMORY_FAILURE,
         "detail": domain_xml.word(domain_xml.MEMORY_ACTION, action),
-        "reason": who,
+        "reason": recipient_name,
     }
 
 

@@ -11,14 +11,13 @@ import functools
 import logging
 import os
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.drivers.libvirt import connection, domain_xml
-from holdfast.drivers.libvirt.connection import Call, Line, Lines, failed
+from holdfast.drivers.libvirt.connection import Call, ConnectionPool, PooledConnection, failed
 from holdfast.drivers.libvirt.domain_xml import GuestFacts
 from holdfast.model.errors import DriverError
 from holdfast.ports.guests import Pulse, Vcpu
@@ -55,17 +54,17 @@ class LibvirtHeartbeats:
     def __init__(self, address: str, clock: Clock) -> None:
         self._clock = clock
         self._libvirt = connection.running()
-        self._known: dict[
+        self._facts: dict[
             tuple[str, int], tuple[GuestFacts, float]
         ] = {}  # by uuid and domain id: facts, and when they were read
-        self._reading = Lines(lambda: self._libvirt.openReadOnly(address), READING)
-        self._lines = Lines(lambda: self._libvirt.open(address), AT_ONCE)
+        self._reading = ConnectionPool(lambda: self._libvirt.openReadOnly(address), READING)
+        self._pool = ConnectionPool(lambda: self._libvirt.open(address), AT_ONCE)
 
     def pulses(self) -> Sequence[Pulse]:
         try:
             wanted = self._wanted()
             if wanted:  # fails if libvirt refuses read-write access
-                self._lines.ask("a line", lambda line: None, ANSWER_S)
+                self._pool.call("a connection", lambda pooled: None, ANSWER_S)
         except self._libvirt.libvirtError as error:
             raise failed(self._why(error)) from error
         pulses: list[Pulse] = []
@@ -75,7 +74,7 @@ class LibvirtHeartbeats:
 
     def close(self) -> None:
         self._reading.close()
-        self._lines.close()
+        self._pool.close()
 
     def _why(self, error: Any) -> str:
         """Return the error text, with the remedy if libvirt refused the read-write connection."""
@@ -94,17 +93,19 @@ class LibvirtHeartbeats:
     def _wanted(self) -> list[tuple[str, str, GuestFacts]]:
         active = self._libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
 
-        def look(line: Line) -> dict[tuple[str, int], str]:
-            return {(uuid, one.ID()): one.name() for uuid, one in line.list(active).items()}
+        def list_running(pooled: PooledConnection) -> dict[tuple[str, int], str]:
+            return {
+                (uuid, domain.ID()): domain.name() for uuid, domain in pooled.list(active).items()
+            }
 
-        known = self._reading.ask("list", look, ANSWER_S + SPARE_S)
-        self._known = {key: self._known[key] for key in known if key in self._known}
-        for key, name in known.items():
+        running = self._reading.call("list", list_running, ANSWER_S + SPARE_S)
+        self._facts = {key: self._facts[key] for key in running if key in self._facts}
+        for key, name in running.items():
             self._learn(key, name)
         return [
-            (key[0], name, self._known[key][0])
-            for key, name in known.items()
-            if key in self._known and self._known[key][0].metadata.get("heartbeat") == "yes"
+            (key[0], name, self._facts[key][0])
+            for key, name in running.items()
+            if key in self._facts and self._facts[key][0].metadata.get("heartbeat") == "yes"
         ]
 
     def _learn(self, key: tuple[str, int], name: str) -> None:
@@ -113,44 +114,44 @@ class LibvirtHeartbeats:
         After a failure the next attempt follows LATER_S seconds later.
         """
         now = self._clock.monotonic()
-        if key in self._known and now - self._known[key][1] < AGAIN_S:
+        if key in self._facts and now - self._facts[key][1] < AGAIN_S:
             return
-        look = functools.partial(_facts, uuid=key[0])
+        read = functools.partial(_facts, uuid=key[0])
         try:
-            self._known[key] = self._reading.ask("facts", look, FACTS_S), now
+            self._facts[key] = self._reading.call("facts", read, FACTS_S), now
         except (DriverError, self._libvirt.libvirtError) as error:
             LOG.debug("%s: %s", name, error)
-            old = self._known.get(key, (GuestFacts(), now))
-            self._known[key] = old[0], now - AGAIN_S + LATER_S
+            old = self._facts.get(key, (GuestFacts(), now))
+            self._facts[key] = old[0], now - AGAIN_S + LATER_S
 
     def _some(self, guests: Sequence[tuple[str, str, GuestFacts]]) -> Iterator[Pulse]:
         until = self._clock.monotonic() + SYNC_S + ANSWER_S + SPARE_S
         calls: list[Call[dict[str, Any]] | None] = []
         for uuid, _, _ in guests:
             try:
-                calls.append(self._lines.begin("ping", functools.partial(self._look, uuid=uuid)))
+                calls.append(self._pool.begin("ping", functools.partial(self._ping, uuid=uuid)))
             except DriverError:  # too many earlier calls have not returned
                 calls.append(None)
-        for (uuid, name, known), call in zip(guests, calls, strict=True):
-            seen: dict[str, Any] = {"answered": False}
+        for (uuid, name, facts), call in zip(guests, calls, strict=True):
+            answer: dict[str, Any] = {"answered": False}
             try:
                 if call is not None:
-                    seen = call.result(max(0.0, until - self._clock.monotonic()))
+                    answer = call.result(max(0.0, until - self._clock.monotonic()))
             except DriverError as error:  # QEMU hangs; `guests.Probe` reports it
                 LOG.debug("%s: %s", name, error)
             except self._libvirt.libvirtError as error:  # the guest has just ended
                 LOG.debug("%s: %s", name, error)
                 continue
-            yield Pulse(uuid, name, **seen, metadata=known.metadata)
+            yield Pulse(uuid, name, **answer, metadata=facts.metadata)
 
-    def _look(self, line: Line, uuid: str) -> dict[str, Any]:
+    def _ping(self, pooled: PooledConnection, uuid: str) -> dict[str, Any]:
         """Ping the agent on the call's thread.
 
         Without an answer, read channel state, I/O and CPU time.
         """
         import libvirt_qemu
 
-        domain = line.domain(uuid)
+        domain = pooled.domain(uuid)
         try:
             libvirt_qemu.qemuAgentCommand(domain, _PING, ANSWER_S, 0)
             return {"answered": True}
@@ -164,13 +165,13 @@ class LibvirtHeartbeats:
             | self._libvirt.VIR_DOMAIN_STATS_BLOCK
             | self._libvirt.VIR_DOMAIN_STATS_INTERFACE
         )
-        ((_, stats),) = line.connection.domainListGetStats([domain], groups)
+        ((_, stats),) = pooled.connection.domainListGetStats([domain], groups)
         io, cpu_s = activity(stats)
         return {"answered": False, "io": io, "cpu_s": cpu_s}
 
 
-def _facts(line: Line, uuid: str) -> GuestFacts:
-    return domain_xml.read_facts(line.domain(uuid).XMLDesc())
+def _facts(pooled: PooledConnection, uuid: str) -> GuestFacts:
+    return domain_xml.read_facts(pooled.domain(uuid).XMLDesc())
 
 
 def activity(stats: Mapping[str, Any]) -> tuple[int, float | None]:
@@ -186,7 +187,8 @@ def activity(stats: Mapping[str, Any]) -> tuple[int, float | None]:
 
 
 def _is_open(text: str) -> bool:
-    target = ET.fromstring(text).find(_CHANNEL)
+    root = domain_xml.tree(text)
+    target = None if root is None else root.find(_CHANNEL)
     return target is not None and target.get("state") == "connected"
 
 
@@ -226,24 +228,24 @@ class QemuVcpus:
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = Path(proc)
-        self._known: dict[int, _Qemu | None] = {}  # by pid; None: not a QEMU process
-        self._looks = 0
+        self._qemus: dict[int, _Qemu | None] = {}  # by pid; None: not a QEMU process
+        self._readings = 0
 
     def read(self) -> Sequence[Vcpu]:
         pids = [int(name) for name in os.listdir(self._proc) if name.isdigit()]
-        self._looks += 1
-        afresh = self._looks % AFRESH == 0
-        qemus = {pid: one for pid, one in self._known.items() if one is not None or not afresh}
-        self._known = {pid: qemus[pid] if pid in qemus else self._of(pid) for pid in pids}
+        self._readings += 1
+        afresh = self._readings % AFRESH == 0
+        qemus = {pid: qemu for pid, qemu in self._qemus.items() if qemu is not None or not afresh}
+        self._qemus = {pid: qemus[pid] if pid in qemus else self._of(pid) for pid in pids}
         vcpus: list[Vcpu] = []
-        for pid, qemu in list(self._known.items()):
+        for pid, qemu in list(self._qemus.items()):
             if qemu is not None:
                 vcpus += self._threads(pid, qemu)
         return vcpus
 
     def _of(self, pid: int) -> _Qemu | None:
-        line = _bytes(self._proc / str(pid) / "cmdline")
-        uuid, name = _UUID.search(line), _NAME.search(line)
+        command = _bytes(self._proc / str(pid) / "cmdline")
+        uuid, name = _UUID.search(command), _NAME.search(command)
         if uuid is None:
             return None
         return _Qemu(uuid[1].decode(), name[1].decode(errors="replace") if name else "")
@@ -256,12 +258,16 @@ class QemuVcpus:
             present = []
         had = any(number is not None for number in qemu.numbers.values())
         qemu.numbers = {
-            one: qemu.numbers[one] if one in qemu.numbers else _number(folder / str(one))
-            for one in present
+            thread_id: qemu.numbers[thread_id]
+            if thread_id in qemu.numbers
+            else _number(folder / str(thread_id))
+            for thread_id in present
         }
-        cpus = [(number, one) for one, number in qemu.numbers.items() if number is not None]
+        cpus = [
+            (number, thread_id) for thread_id, number in qemu.numbers.items() if number is not None
+        ]
         if had and not cpus:  # another process has this pid now, or will
-            del self._known[pid]
+            del self._qemus[pid]
             return
         for number, thread in sorted(cpus):
             times = _bytes(folder / str(thread) / "schedstat").split()

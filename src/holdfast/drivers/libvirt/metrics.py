@@ -3,7 +3,8 @@
 
 The caller's thread reads the kernel's counters. A thread of this driver talks to libvirt: it
 listens to lifecycle events, reads a guest's XML once per start, and requests disk and memory
-statistics every `interval_s` seconds. The event connection makes no calls; all calls use `Lines`.
+statistics every `interval_s` seconds. The event connection makes no calls; all calls use
+`ConnectionPool`.
 If libvirtd dies, hangs or restarts, the kernel counters continue, and libvirt's statistics resume
 with libvirtd.
 """
@@ -17,7 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from holdfast.drivers.libvirt import connection, domain_xml
-from holdfast.drivers.libvirt.connection import Call, Line, Lines, Opening, end, failed
+from holdfast.drivers.libvirt.connection import (
+    Call,
+    ConnectionPool,
+    Opening,
+    PooledConnection,
+    end,
+    failed,
+)
 from holdfast.metrics.linux import Files, Host, Links, Qemus
 from holdfast.model.errors import DriverError
 from holdfast.ports.metrics import (
@@ -67,29 +75,29 @@ class Bulk:
     Not thread-safe.
     """
 
-    def __init__(self, lines: Lines, clock: Clock, *, late_s: float = LATE_S) -> None:
-        self._lines = lines
+    def __init__(self, pool: ConnectionPool, clock: Clock, *, late_s: float = LATE_S) -> None:
+        self._pool = pool
         self._clock = clock
         self._late_s = late_s
         self._hanging: dict[str, Call[Any]] = {}  # by uuid of the guest that blocks the call
 
-    def round(self, asked: Asked) -> tuple[dict[str, Stats], dict[str, str]]:
+    def round(self, requests: Asked) -> tuple[dict[str, Stats], dict[str, str]]:
         """Request statistics; return the answers, and for each silent guest the reason."""
         self._hanging = {uuid: call for uuid, call in self._hanging.items() if not call.is_done}
-        found: dict[str, Stats] = {}
-        silent = dict.fromkeys((one for one in self._hanging if one in asked), HANGS)
-        for groups, runs in _chunks(asked, silent):
-            self._some(groups, runs, found, silent)
-        return found, silent
+        stats: dict[str, Stats] = {}
+        silent = dict.fromkeys((request for request in self._hanging if request in requests), HANGS)
+        for groups, runs in _chunks(requests, silent):
+            self._some(groups, runs, stats, silent)
+        return stats, silent
 
     def _some(
-        self, groups: int, runs: Runs, found: dict[str, Stats], silent: dict[str, str]
+        self, groups: int, runs: Runs, stats: dict[str, Stats], silent: dict[str, str]
     ) -> None:
         while runs:
             if len(set(self._hanging.values())) >= MOST_HANGING:
                 silent.update(dict.fromkeys(runs, CROWDED))
                 return
-            call = self._lines.begin("stats", functools.partial(_stats, runs, groups))
+            call = self._pool.begin("stats", functools.partial(_stats, runs, groups))
             try:
                 answer = call.result(self._late_s)
             except DriverError:
@@ -100,7 +108,7 @@ class Bulk:
                 continue
             at = self._clock.monotonic()
             for uuid, values in answer.items():
-                found[uuid] = Stats(at, values)
+                stats[uuid] = Stats(at, values)
             return
 
     def _stuck(self, runs: Runs) -> list[str]:
@@ -109,47 +117,47 @@ class Bulk:
         The list is empty if the daemon itself does not answer.
         """
         try:
-            return self._lines.ask("controlInfo", functools.partial(_occupied, runs), LATE_S)
+            return self._pool.call("controlInfo", functools.partial(_occupied, runs), LATE_S)
         except DriverError:
             return []
 
 
-def _domains(line: Line, runs: Runs) -> list[Any]:
+def _domains(pooled: PooledConnection, runs: Runs) -> list[Any]:
     """Return the domain objects of guests that still exist.
 
     List the domains if a guest is new here.
     """
-    known: Mapping[str, Any] = line.domains
-    if any(uuid not in known or known[uuid].ID() != number for uuid, number in runs.items()):
-        known = line.list()
-    return [known[uuid] for uuid in runs if uuid in known]
+    domains: Mapping[str, Any] = pooled.domains
+    if any(uuid not in domains or domains[uuid].ID() != number for uuid, number in runs.items()):
+        domains = pooled.list()
+    return [domains[uuid] for uuid in runs if uuid in domains]
 
 
-def _stats(runs: Runs, groups: int, line: Line) -> dict[str, dict[str, Any]]:
-    domains = _domains(line, runs)
+def _stats(runs: Runs, groups: int, pooled: PooledConnection) -> dict[str, dict[str, Any]]:
+    domains = _domains(pooled, runs)
     if not domains:  # libvirt refuses an empty list
         return {}
-    answer = line.connection.domainListGetStats(domains, groups, NOWAIT)
+    answer = pooled.connection.domainListGetStats(domains, groups, NOWAIT)
     return {domain.UUIDString(): values for domain, values in answer}
 
 
-def _occupied(runs: Runs, line: Line) -> list[str]:
+def _occupied(runs: Runs, pooled: PooledConnection) -> list[str]:
     import libvirt
 
-    found = []
-    for domain in _domains(line, runs):
+    uuids = []
+    for domain in _domains(pooled, runs):
         try:
             state, _, waits_ms = domain.controlInfo()
         except libvirt.libvirtError:
             continue  # the guest has just ended
         if state == _OCCUPIED and waits_ms >= _STUCK_MS:
-            found.append(domain.UUIDString())
-    return found
+            uuids.append(domain.UUIDString())
+    return uuids
 
 
-def _chunks(asked: Asked, but: Mapping[str, str]) -> Iterator[tuple[int, Runs]]:
+def _chunks(requests: Asked, but: Mapping[str, str]) -> Iterator[tuple[int, Runs]]:
     by_groups: dict[int, Runs] = {}
-    for uuid, (number, groups) in asked.items():
+    for uuid, (number, groups) in requests.items():
         if uuid not in but:
             by_groups.setdefault(groups, {})[uuid] = number
     for groups, runs in by_groups.items():
@@ -181,7 +189,7 @@ Took = Callable[[str, Answer | None], None]
 class Reader:
     """Reads the XML and state of guests from libvirt, in sequence.
 
-        reader = Reader(lines, took)
+        reader = Reader(pool, took)
         reader.again(uuid)          # from any thread
         reader.turn()               # reads the requested guests
 
@@ -191,8 +199,8 @@ class Reader:
     thread-safe.
     """
 
-    def __init__(self, lines: Lines, took: Took, *, within_s: float = ANSWER_S) -> None:
-        self._lines = lines
+    def __init__(self, pool: ConnectionPool, took: Took, *, within_s: float = ANSWER_S) -> None:
+        self._pool = pool
         self._took = took
         self._within_s = within_s
         self._wanted: set[str] = set()
@@ -215,22 +223,22 @@ class Reader:
         for uuid, call in list(self._late.items()):
             if call.is_done:
                 del self._late[uuid]
-                self._take(uuid, call, 0.0)
+                self._collect(uuid, call, 0.0)
         for uuid in list(self._wanted):
             if len(self._late) >= MOST_LATE:
                 return
             if uuid not in self._late:
                 self._wanted.discard(uuid)  # first: an event during the call requests it anew
-                self._take(uuid, self._asked(uuid), self._within_s)
+                self._collect(uuid, self._request(uuid), self._within_s)
 
-    def _asked(self, uuid: str) -> Call[Answer]:
+    def _request(self, uuid: str) -> Call[Answer]:
         try:
-            return self._lines.begin("facts", functools.partial(_read, uuid))
+            return self._pool.begin("facts", functools.partial(_read, uuid))
         except DriverError:
             self._wanted.add(uuid)
             raise
 
-    def _take(self, uuid: str, call: Call[Answer], within_s: float) -> None:
+    def _collect(self, uuid: str, call: Call[Answer], within_s: float) -> None:
         import libvirt
 
         answer = None
@@ -257,8 +265,8 @@ class Reader:
         self._complained.add(uuid)
 
 
-def _read(uuid: str, line: Line) -> Answer:
-    domain = line.domains[uuid] = line.connection.lookupByUUIDString(uuid)
+def _read(uuid: str, pooled: PooledConnection) -> Answer:
+    domain = pooled.domains[uuid] = pooled.connection.lookupByUUIDString(uuid)
     return Answer(domain.ID(), domain.XMLDesc(), *domain_xml.state(*domain.state()))
 
 
@@ -353,7 +361,7 @@ class GuestRoster:
         """Remove all guests but `uuids`, and mark the roster as whole: all guests were read."""
         with self._lock:
             self._whole = True
-            for uuid in [one for one in self._defined if one not in uuids]:
+            for uuid in [guest_id for guest_id in self._defined if guest_id not in uuids]:
                 self._leave(uuid, self._left.get(uuid) or "gone")
                 del self._defined[uuid]
                 self._roster = None
@@ -374,7 +382,7 @@ EVERY_S: Final = 30.0
 #: Pause before the next attempt when libvirt cannot be reached.
 PAUSE_S: Final = 1.0
 #: Connections: one for each call that may hang, and as many for other calls.
-MOST_LINES: Final = 2 * MOST_HANGING
+MOST_CONNECTIONS: Final = 2 * MOST_HANGING
 #: Events report arriving and leaving guests; a list at this interval finds missed events.
 LIST_S: Final = 30.0
 #: The roster is empty until all guests were read. After this time it leaves out guests that
@@ -408,18 +416,20 @@ class LibvirtMeasures:
         files = Files()
         self._files = files
         self._host, self._links, self._qemus = Host(files), Links(files, links), Qemus(files, clock)
-        self._book = GuestRoster()
+        self._guest_roster = GuestRoster()
         self._said = Said(interval_s=interval_s)
-        self._lines = Lines(functools.partial(self._libvirt.openReadOnly, address), MOST_LINES)
+        self._pool = ConnectionPool(
+            functools.partial(self._libvirt.openReadOnly, address), MOST_CONNECTIONS
+        )
         # With an interval of 1 s, a hanging guest is noticed within 1 s.
         late_s = min(LATE_S, max(1.0, interval_s))
-        self._bulk = Bulk(self._lines, clock, late_s=late_s)
+        self._bulk = Bulk(self._pool, clock, late_s=late_s)
         self._opening = Opening(self._open)
         self._connection: Any = None
-        self._ears: list[int] = []
+        self._callbacks: list[int] = []
         self._running: dict[str, int] = {}  # domain ids by uuid
         self._listed = -LIST_S
-        self._reader = Reader(self._lines, self._read)
+        self._reader = Reader(self._pool, self._read)
         self._patient_until = 0.0
         self._due = 0.0
         self._complained = False
@@ -439,11 +449,11 @@ class LibvirtMeasures:
     def close(self) -> None:
         self._worker.stop()
         self._leave()
-        self._lines.close()
+        self._pool.close()
         self._files.close()
 
     def roster(self) -> Roster:
-        return self._book.roster()
+        return self._guest_roster.roster()
 
     def said(self) -> Said:
         return self._said
@@ -487,27 +497,27 @@ class LibvirtMeasures:
         if now - self._listed >= LIST_S:
             self._reconcile()
             self._listed = now
-        roster = self._book.roster()
-        asked = {}
+        roster = self._guest_roster.roster()
+        requests = {}
         for uuid, number in self._running.items():
             guest = roster.guests.get(uuid)
             if guest is not None:
-                asked[uuid] = (number, self._what(guest.facts))
-        found, silent = self._bulk.round(asked)
-        for uuid, said in found.items():
-            state, reason = said.values.get("state.state"), said.values.get("state.reason")
+                requests[uuid] = (number, self._what(guest.facts))
+        answers, silent = self._bulk.round(requests)
+        for uuid, stats in answers.items():
+            state, reason = stats.values.get("state.state"), stats.values.get("state.reason")
             if state is not None and reason is not None:
-                self._book.stands(uuid, *domain_xml.state(int(state), int(reason)))
-        kept: dict[str, Stats] = {u: s for u, s in self._said.stats.items() if u in asked}
-        self._said = Said(self._said.round + 1, kept | found, silent, self._every_s)
+                self._guest_roster.stands(uuid, *domain_xml.state(int(state), int(reason)))
+        previous: dict[str, Stats] = {u: s for u, s in self._said.stats.items() if u in requests}
+        self._said = Said(self._said.round + 1, previous | answers, silent, self._every_s)
 
-    def _what(self, known: Facts) -> int:
+    def _what(self, facts: Facts) -> int:
         """Return the stats groups to request.
 
         Memory is included only if the guest's balloon reports statistics.
         """
-        groups = self._groups if known.tells_memory else self._groups & ~BALLOON
-        if not known.disks:
+        groups = self._groups if facts.tells_memory else self._groups & ~BALLOON
+        if not facts.disks:
             groups &= ~BLOCK
         return groups | STATE
 
@@ -515,42 +525,42 @@ class LibvirtMeasures:
 
     def _reconcile(self) -> None:
         """List all guests, which finds guests that events have missed."""
-        there = self._lines.ask("list", _numbers, ANSWER_S)
+        there = self._pool.call("list", _numbers, ANSWER_S)
         self._running = {uuid: number for uuid, number in there.items() if number >= 0}
         for uuid, number in there.items():
-            if not self._book.knows(uuid, number):
+            if not self._guest_roster.knows(uuid, number):
                 self._reader.again(uuid)
         self._reader.turn()
         is_patient = self._clock.monotonic() < self._patient_until
-        if self._reader.is_behind and is_patient and not self._book.roster().whole:
+        if self._reader.is_behind and is_patient and not self._guest_roster.roster().whole:
             raise failed("not all guests could be read")
-        self._book.only(set(there))
+        self._guest_roster.only(set(there))
 
     def _read(self, uuid: str, answer: Answer | None) -> None:
         """Record the answer of a guest; None means that the guest did not answer."""
         self._running.pop(uuid, None)
         if answer is None:
             return
-        known = domain_xml.read_metric_facts(answer.xml)
-        if known is None:
+        facts = domain_xml.read_metric_facts(answer.xml)
+        if facts is None:
             LOG.warning("guest %s: its XML cannot be read, so it is not measured", uuid)
             return
         if answer.number >= 0:
             self._running[uuid] = answer.number
-        self._book.read(uuid, answer.number, known, answer.state, answer.reason)
+        self._guest_roster.read(uuid, answer.number, facts, answer.state, answer.reason)
 
     # Event callbacks, on libvirt's event loop thread
 
     def _lifecycle(self, _way: Any, domain: Any, event: int, detail: int, _: Any) -> None:
-        uuid, (what, reason) = domain.UUIDString(), domain_xml.lifecycle(event, detail)
-        if what in ("started", "resumed"):
-            self._book.started(uuid, reason)
-        if what == "stopped":
-            self._book.stopped(uuid, reason)
+        uuid, (event_name, reason) = domain.UUIDString(), domain_xml.lifecycle(event, detail)
+        if event_name in ("started", "resumed"):
+            self._guest_roster.started(uuid, reason)
+        if event_name == "stopped":
+            self._guest_roster.stopped(uuid, reason)
         self._again(uuid)
 
     def _balloon(self, _way: Any, domain: Any, kib: int, _: Any) -> None:
-        self._book.balloon(domain.UUIDString(), kib)
+        self._guest_roster.balloon(domain.UUIDString(), kib)
 
     def _device(self, _way: Any, domain: Any, _alias: str, _: Any) -> None:
         self._again(domain.UUIDString())
@@ -575,16 +585,16 @@ class LibvirtMeasures:
         lib = self._libvirt
         connection = lib.openReadOnly(self._address)
         connection.registerCloseCallback(lambda *_: self._worker.wake(), None)
-        self._ears = [
-            connection.domainEventRegisterAny(None, number, heard, None)
-            for number, heard in (
+        self._callbacks = [
+            connection.domainEventRegisterAny(None, number, callback, None)
+            for number, callback in (
                 (lib.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle),
                 (lib.VIR_DOMAIN_EVENT_ID_BALLOON_CHANGE, self._balloon),
                 (lib.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED, self._device),
                 (lib.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, self._device),
             )
         ]
-        connection.setKeepAlive(*KEEPALIVE)  # last: no calls from here on (see Lines)
+        connection.setKeepAlive(*KEEPALIVE)  # last: no calls from here on (see ConnectionPool)
         return connection
 
     def _leave(self) -> None:
@@ -592,22 +602,22 @@ class LibvirtMeasures:
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(DriverError, self._libvirt.libvirtError):
-                Call("close", functools.partial(end, connection, self._ears)).result(1.0)
+                Call("close", functools.partial(end, connection, self._callbacks)).result(1.0)
 
     def _complain(self, why: str) -> None:
         """Log the failure once, not at every attempt."""
         if not self._complained and not self._worker.stopping.is_set():
-            LOG.error("libvirt tells nothing of disks and memory of guests just now: %s", why)
+            LOG.error("libvirt reports no disk and memory statistics of guests now: %s", why)
         self._complained = True
 
     def _well(self) -> None:
         if self._complained:
-            LOG.info("libvirt tells of disks and memory of guests again")
+            LOG.info("libvirt reports disk and memory statistics of guests again")
         self._complained = False
 
 
-def _numbers(line: Line) -> dict[str, int]:
-    return {uuid: domain.ID() for uuid, domain in line.list().items()}
+def _numbers(pooled: PooledConnection) -> dict[str, int]:
+    return {uuid: domain.ID() for uuid, domain in pooled.list().items()}
 
 
 def connect(address: str, clock: Clock, interval_s: float = EVERY_S) -> LibvirtMeasures:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import libvirt
-from holdfast.drivers.libvirt import cloud_xml, domain_xml
+from holdfast.drivers.libvirt import domain_xml
 from holdfast.drivers.libvirt.connection import Call
-from holdfast.drivers.libvirt.host_connection import Line, failed
+from holdfast.drivers.libvirt.host_connection import HostConnection, failed
 from holdfast.drivers.libvirt.settings import Settings
 from holdfast.model.errors import Conflict, DriverError, NotFound
 from holdfast.model.host import same
@@ -77,8 +77,8 @@ class File:
             # Commits must survive a power cut, above all the host on which a guest was started.
             self._db.execute("PRAGMA synchronous = FULL")
         except (OSError, sqlite3.Error) as error:
-            said = f"[libvirt] state: {path} cannot be used: {error}"
-            raise failed(said, retryable=False) from error
+            reason = f"[libvirt] state: {path} cannot be used: {error}"
+            raise failed(reason, retryable=False) from error
         self._create()
 
     @contextlib.contextmanager
@@ -107,8 +107,10 @@ class File:
             if version == VERSION:
                 return
             if version:
-                said = f"{self.path} has layout {version}, this program {VERSION}: give it another"
-                raise failed(f"{said} [libvirt] state", retryable=False)
+                reason = (
+                    f"{self.path} has layout {version}, this program {VERSION}: give it another"
+                )
+                raise failed(f"{reason} [libvirt] state", retryable=False)
             for statement in _TABLES:
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {VERSION}")
@@ -123,7 +125,7 @@ KEEP_GONE_S = 90 * 86_400.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class DomainState:
     """A domain as reported by a host."""
 
     uuid: str
@@ -137,7 +139,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Known:
+class GuestRecord:
     """A guest: a row of the table `guests`; `_TABLES` explains the columns."""
 
     uuid: str
@@ -172,8 +174,13 @@ class Known:
     def under_way(self) -> str | None:
         return self.task or self.passing
 
+    @property
+    def version(self) -> tuple[object, ...]:
+        """Differs after every change of the guest's host, task or state."""
+        return self.host, self.token, self.changed_at
+
     def server(self) -> Server:
-        facts = cloud_xml.facts(self.xml)
+        facts = domain_xml.read_cloud_facts(self.xml)
         return Server(
             id=self.uuid,
             name=self.name,
@@ -210,32 +217,34 @@ class GuestRegistry:
     def pause(self, seconds: float) -> None:
         self._clock.wait(threading.Event(), seconds)
 
-    def find(self, server_id: str) -> Known:
+    def find(self, server_id: str) -> GuestRecord:
         with self.file.transaction() as db:
-            return _one(db, server_id)
+            return _find(db, server_id)
 
-    def all(self) -> Sequence[Known]:
+    def all(self) -> Sequence[GuestRecord]:
         with self.file.transaction() as db:
             rows = db.execute("SELECT * FROM guests ORDER BY name, uuid").fetchall()
-        return [_known(row) for row in rows]
+        return [_record(row) for row in rows]
 
-    def overdue(self) -> Sequence[Known]:
+    def overdue(self) -> Sequence[GuestRecord]:
         """Return guests whose task is overdue: the process died or does not know the outcome."""
         with self.file.transaction() as db:
             query = "SELECT * FROM guests WHERE task IS NOT NULL AND until < ?"
-            return [_known(row) for row in db.execute(query, (self.now(),))]
+            return [_record(row) for row in db.execute(query, (self.now(),))]
 
     # Polls of hosts
 
-    def record(self, host: str, seen: Sequence[Seen], began: float, *, of: str = "") -> None:
+    def record(
+        self, host: str, domains: Sequence[DomainState], began: float, *, of: str = ""
+    ) -> None:
         """Record the domains that a host reported: all, or only the guest with the uuid `of`."""
         with self.file.transaction() as db:
             marks = db.execute("SELECT * FROM hosts WHERE name = ?", (host,)).fetchone()
             if marks is None or marks["forced_down"]:
                 return
-            for one in seen:
-                self._take_one(db, host, one, began)
-            there = {one.uuid for one in seen}
+            for domain in domains:
+                self._record_domain(db, host, domain, began)
+            there = {domain.uuid for domain in domains}
             for row in db.execute(
                 "SELECT * FROM guests WHERE COALESCE(host, left_host) = ? AND task IS NULL"
                 " AND changed_at < ?",
@@ -259,74 +268,89 @@ class GuestRegistry:
             (row["uuid"], row["name"], host, now, row["xml"]),
         )
 
-    def _take_one(self, db: sqlite3.Connection, host: str, one: Seen, began: float) -> None:
-        row = db.execute("SELECT * FROM guests WHERE uuid = ?", (one.uuid,)).fetchone()
-        said = (one.name, one.xml, one.autostart, one.persistent, one.status, one.passing)
+    def _record_domain(
+        self, db: sqlite3.Connection, host: str, domain: DomainState, began: float
+    ) -> None:
+        row = db.execute("SELECT * FROM guests WHERE uuid = ?", (domain.uuid,)).fetchone()
+        values = (
+            domain.name,
+            domain.xml,
+            domain.autostart,
+            domain.persistent,
+            domain.status,
+            domain.passing,
+        )
         if row is None:
             db.execute(
                 "INSERT INTO guests (name, xml, autostart, persistent, status, passing, uuid, host,"
                 " created_at, changed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*said, one.uuid, host, began, began),
+                (*values, domain.uuid, host, began, began),
             )
             return
         if row["task"] or row["changed_at"] >= began:
             return
-        if row["host"] != host and not self._came_here(db, _known(row), host, one):
+        if row["host"] != host and not self._came_here(db, _record(row), host, domain):
             return
         db.execute(
             "UPDATE guests SET name = ?, xml = ?, autostart = ?, persistent = ?, status = ?,"
             " passing = ?, host = ?, left_host = NULL WHERE uuid = ?",
-            (*said, host, one.uuid),
+            (*values, host, domain.uuid),
         )
 
-    def _came_here(self, db: sqlite3.Connection, known: Known, host: str, one: Seen) -> bool:
+    def _came_here(
+        self, db: sqlite3.Connection, guest: GuestRecord, host: str, domain: DomainState
+    ) -> bool:
         """Return whether an operator moved the guest to this host.
 
         That is so if the guest runs here and not on the host it belongs to. A copy that does not
         run is a leftover of a move.
         """
-        if known.host is not None and known.host not in self.configured:
+        if guest.host is not None and guest.host not in self.configured:
             return True  # its host was renamed or removed from the configuration
-        if known.host is None or not one.active:
-            return one.active
-        if known.status in ("ACTIVE", "PAUSED"):
-            said = "guest %s belongs to %s and is seen running on %s"
-            LOG.warning(said, one.name, known.host, host)
+        if guest.host is None or not domain.active:
+            return domain.active
+        if guest.status in ("ACTIVE", "PAUSED"):
+            warning = "guest %s belongs to %s and is seen running on %s"
+            LOG.warning(warning, domain.name, guest.host, host)
             return False
-        there = db.execute("SELECT forced_down FROM hosts WHERE name = ?", (known.host,)).fetchone()
+        there = db.execute("SELECT forced_down FROM hosts WHERE name = ?", (guest.host,)).fetchone()
         return there is None or not there["forced_down"]
 
     # Tasks
 
     def begin(
-        self, known: Known, task: str, lasts_s: float, *, dest: str | None = None, runs: bool = True
-    ) -> Known:
+        self,
+        record: GuestRecord,
+        task: str,
+        lasts_s: float,
+        *,
+        dest: str | None = None,
+        runs: bool = True,
+    ) -> GuestRecord:
         """Start a task on a guest under a new token.
 
-        Raises Conflict if a task runs already, or if the guest was changed since `known` was read.
+        Raises Conflict if a task runs already, or if the guest was changed since `record` was read.
         """
         now = self.now()
         with self.file.transaction() as db:
-            seen = _one(db, known.uuid)
-            if seen.task:
-                raise Conflict(f"server {known.uuid}: it is {seen.task}")
-            if (seen.host, seen.changed_at) != (known.host, known.changed_at):
-                raise Conflict(f"server {known.uuid}: something was done with it meanwhile")
+            guest = _unchanged(db, record)
+            if guest.task:
+                raise Conflict(f"server {record.uuid}: it is {guest.task}")
             db.execute(
                 "UPDATE guests SET task = ?, token = ?, until = ?, dest = ?, runs = ?,"
                 " changed_at = ? WHERE uuid = ?",
-                (task, uuid.uuid4().hex, now + lasts_s, dest, runs, now, known.uuid),
+                (task, uuid.uuid4().hex, now + lasts_s, dest, runs, now, record.uuid),
             )
             if task == "rebuilding":
-                record(db, known, dest, "running", now)
-            return _one(db, known.uuid)
+                _record_migration(db, record, dest, "running", now)
+            return _find(db, record.uuid)
 
-    def is_mine(self, doing: Known) -> bool:
+    def is_mine(self, doing: GuestRecord) -> bool:
         """Return whether the task still has this token and its deadline has not passed."""
         with self.file.transaction() as db:
             return _is(db, doing) and (doing.until or 0.0) > self.now()
 
-    def hand_over(self, doing: Known, lasts_s: float = 0.0) -> Known | None:
+    def hand_over(self, doing: GuestRecord, lasts_s: float = 0.0) -> GuestRecord | None:
         """Give the task a new token and deadline; None if another caller has taken the task over.
 
         A caller that settles an overdue task takes it over this way. With `lasts_s` 0 the next
@@ -338,11 +362,11 @@ class GuestRegistry:
                 return None
             query = "UPDATE guests SET token = ?, until = ? WHERE uuid = ?"
             db.execute(query, (token, until, doing.uuid))
-            return _one(db, doing.uuid)
+            return _find(db, doing.uuid)
 
     def end(
         self,
-        doing: Known,
+        doing: GuestRecord,
         *,
         status: str | None = None,
         host: str | None = None,
@@ -375,24 +399,52 @@ class GuestRegistry:
             return True
 
     def reset(self, server_id: str, *, error: bool) -> None:
+        """End whatever task the guest has, as an operator orders it."""
         with self.file.transaction() as db:
-            _one(db, server_id)
-            _write(db, server_id, {"error": int(error), "changed_at": self.now()})
-            db.execute(
-                "UPDATE migrations SET status = 'failed', why = 'reset' WHERE server_id = ?"
-                " AND status = 'running'",
-                (server_id,),
-            )
+            self._reset(db, _find(db, server_id), error=error)
 
-    def adopt(self, known: Known, host: str) -> None:
-        """Record that an operator has moved the guest to `host`, where it runs."""
+    def drop_task(self, record: GuestRecord) -> GuestRecord:
+        """End the task of a guest on a dead host; return the guest without the task.
+
+        Raises Conflict if the guest was changed since `record` was read.
+        """
         with self.file.transaction() as db:
+            _unchanged(db, record)
+            self._reset(db, record, error=record.error)
+            return _find(db, record.uuid)
+
+    def refuse_move(self, record: GuestRecord, dest: str | None) -> None:
+        """Record an evacuation that failed for lack of room, and mark the guest with ERROR.
+
+        Raises Conflict if the guest was changed since `record` was read.
+        """
+        with self.file.transaction() as db:
+            _unchanged(db, record)
+            _record_migration(db, record, dest, "failed", self.now())
+            self._reset(db, record, error=True)
+
+    def _reset(self, db: sqlite3.Connection, guest: GuestRecord, *, error: bool) -> None:
+        _write(db, guest.uuid, {"error": int(error), "changed_at": self.now()})
+        db.execute(
+            "UPDATE migrations SET status = 'failed', why = 'reset' WHERE server_id = ?"
+            " AND status = 'running'",
+            (guest.uuid,),
+        )
+
+    def adopt(self, record: GuestRecord, host: str) -> None:
+        """Record that an operator has moved the guest to `host`, where it runs.
+
+        Raises Conflict if the guest was changed since `record` was read: another manager may have
+        brought the guest to `host`, and its task still runs.
+        """
+        with self.file.transaction() as db:
+            _unchanged(db, record)
             values = {"host": host, "status": "ACTIVE", "error": 0, "changed_at": self.now()}
-            _write(db, known.uuid, values)
+            _write(db, record.uuid, values)
 
     def lock(self, server_id: str, reason: str) -> None:
         with self.file.transaction() as db:
-            _one(db, server_id)
+            _find(db, server_id)
             db.execute(
                 "UPDATE guests SET locked = 1, locked_reason = COALESCE(?, locked_reason)"
                 " WHERE uuid = ?",
@@ -401,26 +453,28 @@ class GuestRegistry:
 
     def unlock(self, server_id: str) -> None:
         with self.file.transaction() as db:
-            _one(db, server_id)
+            _find(db, server_id)
             query = "UPDATE guests SET locked = 0, locked_reason = '' WHERE uuid = ?"
             db.execute(query, (server_id,))
 
-    def is_wanted_at(self, known: Known, host: str) -> bool:
+    def is_wanted_at(self, guest: GuestRecord, host: str) -> bool:
         """Return whether the guest belongs to `host`, or another task is bringing it there."""
         with self.file.transaction() as db:
             row = db.execute(
                 "SELECT 1 FROM guests WHERE uuid = ? AND (host = ? OR left_host = ?"
                 " OR (dest = ? AND token != ?))",
-                (known.uuid, host, host, host, known.token),
+                (guest.uuid, host, host, host, guest.token),
             ).fetchone()
             return row is not None
 
 
-def record(db: sqlite3.Connection, known: Known, dest: str | None, status: str, now: float) -> None:
+def _record_migration(
+    db: sqlite3.Connection, guest: GuestRecord, dest: str | None, status: str, now: float
+) -> None:
     db.execute(
         "INSERT INTO migrations (server_id, source, dest, type, status, created_at)"
         " VALUES (?, ?, ?, ?, ?, ?)",
-        (known.uuid, known.host, dest, EVACUATION, status, now),
+        (guest.uuid, guest.host, dest, EVACUATION, status, now),
     )
 
 
@@ -434,24 +488,32 @@ def _write(db: sqlite3.Connection, server_id: str, values: Mapping[str, object])
     )
 
 
-def _is(db: sqlite3.Connection, doing: Known) -> bool:
+def _is(db: sqlite3.Connection, doing: GuestRecord) -> bool:
     query = "SELECT 1 FROM guests WHERE uuid = ? AND token = ?"
     return db.execute(query, (doing.uuid, doing.token)).fetchone() is not None
 
 
-def _one(db: sqlite3.Connection, server_id: str) -> Known:
+def _find(db: sqlite3.Connection, server_id: str) -> GuestRecord:
     row = db.execute("SELECT * FROM guests WHERE uuid = ?", (server_id,)).fetchone()
     if row is None:
         raise NotFound(f"there is no server {server_id}")
-    return _known(row)
+    return _record(row)
+
+
+def _unchanged(db: sqlite3.Connection, record: GuestRecord) -> GuestRecord:
+    """Return the stored guest; Conflict if host, task or state changed since `record` was read."""
+    guest = _find(db, record.uuid)
+    if guest.version != record.version:
+        raise Conflict(f"server {record.uuid}: something was done with it meanwhile")
+    return guest
 
 
 _TRUTHS: Iterable[str] = ("autostart", "persistent", "runs", "locked", "error")
 
 
-def _known(row: sqlite3.Row) -> Known:
+def _record(row: sqlite3.Row) -> GuestRecord:
     values = dict(zip(row.keys(), row, strict=True))
-    return Known(**{**values, **{name: bool(values[name]) for name in _TRUTHS}})
+    return GuestRecord(**{**values, **{name: bool(values[name]) for name in _TRUTHS}})
 
 
 # Polling hosts
@@ -477,29 +539,31 @@ class HostPoller:
     Each poll reads the XML of all guests of a host, so that it is known when the host is dead.
     """
 
-    def __init__(self, settings: Settings, book: GuestRegistry) -> None:
+    def __init__(self, settings: Settings, registry: GuestRegistry) -> None:
         self.settings = settings
-        self.book = book
-        self.lines: Mapping[str, Line] = {host.name: Line(host) for host in settings.hosts}
+        self.registry = registry
+        self.connections: Mapping[str, HostConnection] = {
+            host.name: HostConnection(host) for host in settings.hosts
+        }
         self._last: tuple[float, Collection[str]] = (float("-inf"), ())
 
     def name(self, host: str) -> str:
         """Return the host's name in the spelling of the configuration; NotFound."""
-        found = [name for name in self.lines if same(name, host)]
-        if not found:
+        names = [name for name in self.connections if same(name, host)]
+        if not names:
             raise NotFound(f"there is no host {host} in [libvirt] hosts")
-        return found[0]
+        return names[0]
 
-    def line(self, host: str) -> Line:
-        return self.lines[self.name(host)]
+    def connection(self, host: str) -> HostConnection:
+        return self.connections[self.name(host)]
 
-    def ask(self, host: str, what: str, do: Callable[[Any], T]) -> T:
+    def call(self, host: str, call_name: str, do: Callable[[Any], T]) -> T:
         """Run a call on a host with the time limit of a poll."""
-        return self.line(host).ask(what, do, self.settings.look_timeout_s)
+        return self.connection(host).call(call_name, do, self.settings.poll_timeout_s)
 
     def all(self) -> Collection[str]:
         """Poll every host and every guest; return the hosts that answered."""
-        when, answering = time.monotonic(), self._round(self.lines)
+        when, answering = time.monotonic(), self._round(self.connections)
         self._last = when, answering
         return answering
 
@@ -514,65 +578,65 @@ class HostPoller:
 
     def guest(self, server_id: str) -> bool:
         """Poll a single guest on its own host; return whether it was found there."""
-        known = self.book.find(server_id)
-        if known.host is None:
+        guest = self.registry.find(server_id)
+        if guest.host is None:
             return False
-        began = self.book.now()
+        began = self.registry.now()
         try:
-            seen = self.ask(known.host, "domain", lambda conn: lookup(conn, server_id))
+            domain = self.call(guest.host, "domain", lambda conn: lookup(conn, server_id))
         except DriverError:
             return False
-        self.book.record(known.host, [seen] if seen else [], began, of=server_id)
-        return seen is not None
+        self.registry.record(guest.host, [domain] if domain else [], began, of=server_id)
+        return domain is not None
 
     def running(self, server_id: str) -> Mapping[str, bool]:
         """Return for each host that answers whether the guest runs there now."""
-        calls = self._begin(self.lines, "running", lambda conn: _is_active(conn, server_id))
+        calls = self._begin(self.connections, "running", lambda conn: _is_active(conn, server_id))
         return self._answers(calls, "running")
 
     def close(self) -> None:
-        for line in self.lines.values():
-            line.close()
+        for connection in self.connections.values():
+            connection.close()
 
     def _round(self, names: Collection[str]) -> Collection[str]:
-        began = self.book.now()
-        answers = self._answers(self._begin(names, "domains", _everything), "domains")
-        for name, (size, seen) in answers.items():
-            with self.book.file.transaction() as db:
+        began = self.registry.now()
+        answers = self._answers(self._begin(names, "domains", _list_domains), "domains")
+        for name, (size, domains) in answers.items():
+            with self.registry.file.transaction() as db:
                 db.execute(
                     "UPDATE hosts SET seen_at = ?, size = ? WHERE name = ?",
-                    (self.book.now(), json.dumps(size), name),
+                    (self.registry.now(), json.dumps(size), name),
                 )
-            self.book.record(name, seen, began)
+            self.registry.record(name, domains, began)
         return answers.keys()
 
     def _begin(
-        self, names: Collection[str], what: str, do: Callable[[Any], T]
+        self, names: Collection[str], call_name: str, do: Callable[[Any], T]
     ) -> dict[str, Call[T]]:
         calls = {}
         for name in names:
             try:
-                calls[name] = self.lines[name].begin(what, do)
+                calls[name] = self.connections[name].begin(call_name, do)
             except DriverError:  # silent: the host is missing from the result
                 continue
         return calls
 
-    def _answers(self, calls: Mapping[str, Call[T]], what: str) -> dict[str, T]:
-        found, until = {}, time.monotonic() + self.settings.look_timeout_s
+    def _answers(self, calls: Mapping[str, Call[T]], call_name: str) -> dict[str, T]:
+        answers, until = {}, time.monotonic() + self.settings.poll_timeout_s
         for name, call in calls.items():  # the calls run in parallel under one deadline
             try:
                 left = max(0.0, until - time.monotonic())
-                if self.lines[name].is_late:  # do not wait the full time a second time
+                if self.connections[name].is_late:  # do not wait the full time a second time
                     left = min(left, AGAIN_S)
-                found[name] = self.lines[name].wait(call, what, left)
+                answers[name] = self.connections[name].wait(call, call_name, left)
             except DriverError:
                 continue
-        return found
+        return answers
 
 
-def lookup(conn: Any, server_id: str) -> Seen | None:
+def lookup(conn: Any, server_id: str) -> DomainState | None:
     try:
-        return _seen(conn.lookupByUUIDString(server_id))
+        return _domain_state(conn.lookupByUUIDString(server_id))
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             return None
@@ -580,11 +644,11 @@ def lookup(conn: Any, server_id: str) -> Seen | None:
 
 
 def _is_active(conn: Any, server_id: str) -> bool:
-    seen = lookup(conn, server_id)
-    return seen is not None and seen.active
+    domain = lookup(conn, server_id)
+    return domain is not None and domain.active
 
 
-def _everything(conn: Any) -> tuple[dict[str, Any], list[Seen]]:
+def _list_domains(conn: Any) -> tuple[dict[str, Any], list[DomainState]]:
     info = conn.getInfo()
     size = {
         "vcpus": info[2],
@@ -593,13 +657,13 @@ def _everything(conn: Any) -> tuple[dict[str, Any], list[Seen]]:
         "hypervisor_version": conn.getLibVersion(),  # QEMU's version takes a new daemon seconds
         "cpu_info": json.dumps({"arch": info[0]}),
     }
-    found = (lookup(conn, listAllDomain.UUIDString()) for listAllDomain in conn.listAllDomains())
-    return size, [seen for seen in found if seen is not None]
+    domains = (lookup(conn, listAllDomain.UUIDString()) for listAllDomain in conn.listAllDomains())
+    return size, [domain for domain in domains if domain is not None]
 
 
-def _seen(domain: Any) -> Seen:
-    status, passing = cloud_xml.status(*domain_xml.state(*domain.state()))
-    return Seen(
+def _domain_state(domain: Any) -> DomainState:
+    status, passing = domain_xml.server_status(*domain_xml.state(*domain.state()))
+    return DomainState(
         uuid=domain.UUIDString(),
         name=domain.name(),
         status=status,

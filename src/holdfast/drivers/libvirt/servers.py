@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
-from holdfast.drivers.libvirt import cloud_xml, tasks
+from holdfast.drivers.libvirt import domain_xml, tasks
 from holdfast.drivers.libvirt.host_connection import failed
-from holdfast.drivers.libvirt.registry import EVACUATION, SHELVED, Known, record
+from holdfast.drivers.libvirt.registry import EVACUATION, SHELVED, GuestRecord
 from holdfast.drivers.libvirt.tasks import DomainTasks
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.ports.cloud import (
@@ -58,8 +58,8 @@ def best(rooms: Sequence[Room], needs_mb: int, tried: Mapping[str, int]) -> str 
 class Rooms:
     """Chooses a destination: a host that answers, is enabled and has the most free memory."""
 
-    def __init__(self, looks: "HostPoller") -> None:
-        self._looks = looks
+    def __init__(self, poller: "HostPoller") -> None:
+        self._poller = poller
         self._turn = threading.Lock()
 
     @contextlib.contextmanager
@@ -70,7 +70,7 @@ class Rooms:
 
     def choose(
         self,
-        known: Known,
+        guest: GuestRecord,
         host: str | None,
         answering: Collection[str],
         unwanted: str | None = None,
@@ -80,27 +80,27 @@ class Rooms:
         Raises NotFound if the named host does not exist. `unwanted`, the host that the guest comes
         from, is the last choice.
         """
-        named = self._looks.name(host) if host is not None else None
+        named = self._poller.name(host) if host is not None else None
         rooms = [
             room
-            for room in self._open(known)
-            if room.host in answering and named in (None, room.host) and room.host != known.host
+            for room in self._open(guest)
+            if room.host in answering and named in (None, room.host) and room.host != guest.host
         ]
-        tried = self._tried(known)
+        tried = self._tried(guest)
         if unwanted is not None:
             tried[unwanted] = tried.get(unwanted, 0) + 1000
-        return best(rooms, cloud_xml.facts(known.xml).memory_mb, tried)
+        return best(rooms, domain_xml.read_cloud_facts(guest.xml).memory_mb, tried)
 
-    def _open(self, known: Known) -> list[Room]:
+    def _open(self, guest: GuestRecord) -> list[Room]:
         """Return enabled hosts with the memory left after all guests on their way have arrived."""
-        book, ratio = self._looks.book, self._looks.settings.ram_ratio
+        registry, ratio = self._poller.registry, self._poller.settings.ram_ratio
         used: dict[str, int] = {}
-        for one in book.all():
-            place = one.dest if one.task and one.dest else one.host
-            runs = one.status != "SHUTOFF" or one.task
-            if place is not None and runs and one.uuid != known.uuid:
-                used[place] = used.get(place, 0) + cloud_xml.facts(one.xml).memory_mb
-        with book.file.transaction() as db:
+        for other in registry.all():
+            place = other.dest if other.task and other.dest else other.host
+            runs = other.status != "SHUTOFF" or other.task
+            if place is not None and runs and other.uuid != guest.uuid:
+                used[place] = used.get(place, 0) + domain_xml.read_cloud_facts(other.xml).memory_mb
+        with registry.file.transaction() as db:
             rows = db.execute("SELECT * FROM hosts WHERE enabled AND NOT forced_down").fetchall()
         return [
             Room(
@@ -108,15 +108,15 @@ class Rooms:
                 json.loads(row["size"]).get("memory_mb", 0) * ratio - used.get(row["name"], 0),
             )
             for row in rows
-            if row["name"] in self._looks.lines
+            if row["name"] in self._poller.connections
         ]
 
-    def _tried(self, known: Known) -> dict[str, int]:
-        with self._looks.book.file.transaction() as db:
+    def _tried(self, guest: GuestRecord) -> dict[str, int]:
+        with self._poller.registry.file.transaction() as db:
             rows = db.execute(
                 "SELECT dest, count(*) AS times FROM migrations WHERE server_id = ?"
                 " AND status = 'failed' AND dest IS NOT NULL GROUP BY dest",
-                (known.uuid,),
+                (guest.uuid,),
             ).fetchall()
         return {row["dest"]: row["times"] for row in rows}
 
@@ -125,8 +125,8 @@ class Rooms:
 # read them; every change fails with an error that is not retryable.
 
 
-def refused(what: str) -> NoReturn:
-    raise failed(f"plain libvirt {what}", retryable=False)
+def refused(limit: str) -> NoReturn:
+    raise failed(f"plain libvirt {limit}", retryable=False)
 
 
 def _nothing_to_reserve() -> NoReturn:
@@ -228,85 +228,89 @@ _HERE = frozenset({"ACTIVE", "SHUTOFF", "SUSPENDED", "PAUSED", "ERROR"})
 class LibvirtServers:
     """The Servers port: libvirt domains; see the module docstring."""
 
-    def __init__(self, deeds: DomainTasks, rooms: Rooms) -> None:
-        self._deeds = deeds
-        self._looks = deeds.looks
-        self._book = deeds.book
+    def __init__(self, domain_tasks: DomainTasks, rooms: Rooms) -> None:
+        self._tasks = domain_tasks
+        self._poller = domain_tasks.poller
+        self._registry = domain_tasks.registry
         self._rooms = rooms
 
-    def list(self, *, host: str | None = None, project_id: str | None = None) -> Sequence[Server]:
-        self._deeds.settle()
-        name = self._looks.name(host) if host is not None else None
+    def list(
+        self, *, host: str | None = None, project_id: str | None = None, placed: bool = True
+    ) -> Sequence[Server]:
+        self._tasks.settle()
+        name = self._poller.name(host) if host is not None else None
         if name is None:
-            self._looks.all()
+            self._poller.all()
         else:
-            self._looks.host(name)
-        found = [one for one in self._book.all() if name in (None, _place(one))]
-        servers = [one.server() for one in found]
+            self._poller.host(name)
+        guests = [guest for guest in self._registry.all() if name in (None, _place(guest))]
+        servers = [guest.server() for guest in guests]
+        if host is not None and not placed:
+            servers = [server for server in servers if server.host is not None]
         return [server for server in servers if project_id in (None, server.project_id)]
 
     def show(self, server_id: str) -> Server:
-        known, live = self._seen(server_id)
-        return replace(known.server(), live=live)
+        guest, live = self._poll_guest(server_id)
+        return replace(guest.server(), live=live)
 
     def delete(self, server_id: str) -> None:
         try:
-            self._book.find(server_id)
+            self._registry.find(server_id)
         except NotFound:
             return
         refused("deletes no guests: virsh undefine")
 
     def stop(self, server_id: str) -> None:
-        known = self._ready(server_id, "stop", _HERE - {"SHUTOFF"})
-        host = _host(known)
+        guest = self._ready(server_id, "stop", _HERE - {"SHUTOFF"})
+        host = _host(guest)
 
-        def act(doing: Known) -> None:
-            self._deeds.ask(doing, host, "stop", tasks.stop_domain)
-            self._book.end(doing, status="SHUTOFF")
+        def act(doing: GuestRecord) -> None:
+            self._tasks.call(doing, host, "stop", tasks.stop_domain)
+            self._registry.end(doing, status="SHUTOFF")
 
-        self._deeds.do(known, "powering-off", act, runs=False)
+        self._tasks.do(guest, "powering-off", act, runs=False)
 
     def start(self, server_id: str) -> None:
-        known = self._ready(server_id, "start", frozenset({"SHUTOFF", "SUSPENDED"}))
-        host = _host(known)
+        guest = self._ready(server_id, "start", frozenset({"SHUTOFF", "SUSPENDED"}))
+        host = _host(guest)
 
-        def act(doing: Known) -> None:
-            self._deeds.runs_nowhere(doing)
-            self._deeds.ask(doing, host, "start", tasks.start_domain)
-            self._book.end(doing, status="ACTIVE")
+        def act(doing: GuestRecord) -> None:
+            self._tasks.runs_nowhere(doing)
+            self._tasks.call(doing, host, "start", tasks.start_domain)
+            self._registry.end(doing, status="ACTIVE")
 
-        self._deeds.do(known, "powering-on", act, runs=True)
+        self._tasks.do(guest, "powering-on", act, runs=True)
 
     def suspend(self, server_id: str) -> None:
         self._fresh(server_id)
         refused("suspends no guests, whose memory would be on one host: virsh managedsave")
 
     def shelve(self, server_id: str) -> None:
-        known = self._ready(server_id, "shelve", _HERE)
-        host = _host(known)
-        if not known.persistent:
+        guest = self._ready(server_id, "shelve", _HERE)
+        host = _host(guest)
+        if not guest.persistent:
             raise Conflict(f"server {server_id}: it would be lost: virsh define it first")
-        if why := self.why_stays(known):
+        if why := self.why_stays(guest):
             raise Conflict(f"server {server_id}: {why}")
 
-        def act(doing: Known) -> None:
-            self._deeds.ask(doing, host, "stop", tasks.stop_domain)
-            self._book.end(doing, status=SHELVED, left_host=host)
+        def act(doing: GuestRecord) -> None:
+            self._tasks.call(doing, host, "stop", tasks.stop_domain)
+            self._registry.end(doing, status=SHELVED, left_host=host)
 
-        self._deeds.do(known, "shelving", act, runs=False)
+        self._tasks.do(guest, "shelving", act, runs=False)
 
     def unshelve(self, server_id: str, host: str | None = None) -> None:
-        known = self._ready(server_id, "unshelve", frozenset({SHELVED}))
-        left = known.left_host
+        guest = self._ready(server_id, "unshelve", frozenset({SHELVED}))
+        left = guest.left_host
         with self._rooms.choosing():
-            dest = self._rooms.choose(known, host, self._looks.running(server_id), unwanted=left)
+            dest = self._rooms.choose(guest, host, self._poller.running(server_id), unwanted=left)
             if dest is None:
                 return  # no host has room: the guest stays shelved
 
-            def act(doing: Known) -> None:
-                self._deeds.bring_up(doing, dest)
+            def act(doing: GuestRecord) -> None:
+                self._tasks.bring_up(doing, dest)
 
-            self._deeds.do(known, "unshelving", act, dest=dest, runs=True)
+            self._tasks.do(guest, "unshelving", act, dest=dest, runs=True)
 
     def snapshot(self, server_id: str, name: str) -> str:
         self._fresh(server_id)
@@ -319,52 +323,52 @@ class LibvirtServers:
         return []
 
     def lock(self, server_id: str, reason: str) -> None:
-        self._book.lock(server_id, reason)
+        self._registry.lock(server_id, reason)
 
     def unlock(self, server_id: str) -> None:
-        self._book.unlock(server_id)
+        self._registry.unlock(server_id)
 
     def reset(self, server_id: str, *, active: bool = False) -> None:
-        self._book.reset(server_id, error=not active)
+        self._registry.reset(server_id, error=not active)
 
-    def why_stays(self, known: Known) -> str:
+    def why_stays(self, guest: GuestRecord) -> str:
         """Return why the guest cannot leave its host; "" if it can."""
-        shared = self._looks.settings.shared
-        return cloud_xml.stays(cloud_xml.facts(known.xml), shared, autostart=known.autostart)
+        facts, shared = domain_xml.read_cloud_facts(guest.xml), self._poller.settings.shared
+        return domain_xml.why_stays(facts, shared, autostart=guest.autostart)
 
-    def _fresh(self, server_id: str) -> Known:
-        return self._seen(server_id)[0]
+    def _fresh(self, server_id: str) -> GuestRecord:
+        return self._poll_guest(server_id)[0]
 
-    def _seen(self, server_id: str) -> tuple[Known, bool]:
+    def _poll_guest(self, server_id: str) -> tuple[GuestRecord, bool]:
         """Poll the guest.
 
         Return the registry's entry, and whether the host has just confirmed it.
         """
-        self._deeds.settle()
+        self._tasks.settle()
         try:
-            live = self._looks.guest(server_id)
-            return self._book.find(server_id), live
+            live = self._poller.guest(server_id)
+            return self._registry.find(server_id), live
         except NotFound:
-            self._looks.all()  # the guest may be new, or moved
-        return self._book.find(server_id), False
+            self._poller.all()  # the guest may be new, or moved
+        return self._registry.find(server_id), False
 
-    def _ready(self, server_id: str, verb: str, allowed: frozenset[str]) -> Known:
-        known = self._fresh(server_id)
-        state = known.under_way or (known.shown if known.shown not in allowed else None)
+    def _ready(self, server_id: str, verb: str, allowed: frozenset[str]) -> GuestRecord:
+        guest = self._fresh(server_id)
+        state = guest.under_way or (guest.shown if guest.shown not in allowed else None)
         if state:
             raise Conflict(f"server {server_id}: cannot {verb} it while it is {state}")
-        return known
+        return guest
 
 
-def _host(known: Known) -> str:
-    if known.host is None:
-        raise Conflict(f"server {known.uuid}: it is on no host")
-    return known.host
+def _host(guest: GuestRecord) -> str:
+    if guest.host is None:
+        raise Conflict(f"server {guest.uuid}: it is on no host")
+    return guest.host
 
 
-def _place(known: Known) -> str | None:
+def _place(guest: GuestRecord) -> str | None:
     """Return the guest's host, or its destination if it has no host yet."""
-    return known.host or known.dest
+    return guest.host or guest.dest
 
 
 class LibvirtMoves:
@@ -375,10 +379,10 @@ class LibvirtMoves:
     checks what it can see: no host that answers may run the guest.
     """
 
-    def __init__(self, deeds: DomainTasks, servers: LibvirtServers, rooms: Rooms) -> None:
-        self._deeds = deeds
-        self._looks = deeds.looks
-        self._book = deeds.book
+    def __init__(self, domain_tasks: DomainTasks, servers: LibvirtServers, rooms: Rooms) -> None:
+        self._tasks = domain_tasks
+        self._poller = domain_tasks.poller
+        self._registry = domain_tasks.registry
         self._servers = servers
         self._rooms = rooms
 
@@ -388,33 +392,32 @@ class LibvirtMoves:
         host: str | None = None,
         *,
         as_it_was: bool = False,
-        seen: Server | None = None,
+        last_read: Server | None = None,
     ) -> None:
         """Evacuate the guest as the port describes.
 
         Raises Conflict also if a disk is not shared, or if any host that answers runs the guest.
         """
-        self._deeds.settle()
-        known = self._book.find(server_id)
-        source = self._check(known)
-        if host is not None and self._looks.name(host) == source:
+        self._tasks.settle()
+        guest = self._registry.find(server_id)
+        source = self._check(guest)
+        if host is not None and self._poller.name(host) == source:
             raise Conflict(f"server {server_id}: {host} is where it is now")
-        answering = self._looks.running(server_id)
-        self._runs_nowhere(known, [name for name, active in answering.items() if active])
-        if known.task:  # a task on a dead host never ends
-            self._book.reset(server_id, error=known.error)
-            known = self._book.find(server_id)
-        runs = known.shown == "ERROR" or (as_it_was and known.shown == "ACTIVE")
+        answering = self._poller.running(server_id)
+        self._runs_nowhere(guest, [name for name, active in answering.items() if active])
+        if guest.task:  # a task on a dead host never ends
+            guest = self._registry.drop_task(guest)
+        runs = guest.shown == "ERROR" or (as_it_was and guest.shown == "ACTIVE")
         with self._rooms.choosing():
-            dest = self._rooms.choose(known, host, answering)
+            dest = self._rooms.choose(guest, host, answering)
             if dest is None:
-                self._no_room(known, host)
+                self._no_room(guest, host)
                 return
 
-            def act(doing: Known) -> None:
-                self._deeds.bring_up(doing, dest)
+            def act(doing: GuestRecord) -> None:
+                self._tasks.bring_up(doing, dest)
 
-            self._deeds.do(known, "rebuilding", act, dest=dest, runs=runs)
+            self._tasks.do(guest, "rebuilding", act, dest=dest, runs=runs)
 
     def live_migrate(self, server_id: str, host: str | None = None) -> None:
         self._servers.show(server_id)
@@ -422,53 +425,53 @@ class LibvirtMoves:
             f"server {server_id}: Holdfast moves no running guests of plain libvirt: virsh migrate"
         )
 
-    def migrations(self, *, source_host: str, kind: str = EVACUATION) -> Sequence[Migration]:
-        self._deeds.settle()
-        source = self._looks.name(source_host)
-        with self._book.file.transaction() as db:
+    def migrations(
+        self, *, source_host: str, kind: str = EVACUATION, after: int = 0
+    ) -> Sequence[Migration]:
+        self._tasks.settle()
+        source = self._poller.name(source_host)
+        with self._registry.file.transaction() as db:
             rows = db.execute(
-                "SELECT * FROM migrations WHERE source = ? AND type = ? ORDER BY id",
-                (source, kind),
+                "SELECT * FROM migrations WHERE source = ? AND type = ? AND id > ? ORDER BY id",
+                (source, kind, after),
             ).fetchall()
         return [_migration(row) for row in rows]
 
-    def _check(self, known: Known) -> str:
+    def _check(self, guest: GuestRecord) -> str:
         """Return the host that the guest leaves; Conflict unless the guest may be evacuated."""
-        what = f"server {known.uuid}"
-        if known.task == "rebuilding":
-            raise Conflict(f"{what}: cannot evacuate it while it is {known.task}")
-        if known.host is None:
-            raise Conflict(f"{what}: cannot evacuate it: it is {known.status}, on no host")
-        with self._book.file.transaction() as db:
+        subject = f"server {guest.uuid}"
+        if guest.task == "rebuilding":
+            raise Conflict(f"{subject}: cannot evacuate it while it is {guest.task}")
+        if guest.host is None:
+            raise Conflict(f"{subject}: cannot evacuate it: it is {guest.status}, on no host")
+        with self._registry.file.transaction() as db:
             query = "SELECT forced_down FROM hosts WHERE name = ?"
-            marks = db.execute(query, (known.host,)).fetchone()
+            marks = db.execute(query, (guest.host,)).fetchone()
         if marks is not None and not marks["forced_down"]:
             raise Conflict(
-                f"{what}: cannot evacuate it while {known.host} counts as up; make sure that it is"
-                " off, and force it down first"
+                f"{subject}: cannot evacuate it while {guest.host} counts as up; make sure that it"
+                " is off, and force it down first"
             )
-        if why := self._servers.why_stays(known):
-            raise Conflict(f"{what}: {why}")
-        return known.host
+        if why := self._servers.why_stays(guest):
+            raise Conflict(f"{subject}: {why}")
+        return guest.host
 
-    def _runs_nowhere(self, known: Known, running: Sequence[str]) -> None:
+    def _runs_nowhere(self, guest: GuestRecord, running: Sequence[str]) -> None:
         """Raise Conflict if the guest runs.
 
         If it runs on another host than its own, record the host where it runs.
         """
         if not running:
             return
-        what = f"server {known.uuid}: it runs on {running[0]}"
-        if known.host in running:
-            raise Conflict(f"{what}, which was said to be dead: fence it")
-        self._book.adopt(known, running[0])
-        raise Conflict(what)
+        subject = f"server {guest.uuid}: it runs on {running[0]}"
+        if guest.host in running:
+            raise Conflict(f"{subject}, which was said to be dead: fence it")
+        self._registry.adopt(guest, running[0])
+        raise Conflict(subject)
 
-    def _no_room(self, known: Known, host: str | None) -> None:
+    def _no_room(self, guest: GuestRecord, host: str | None) -> None:
         """Record a failed migration: as in a cloud, the request is accepted and then fails."""
-        with self._book.file.transaction() as db:
-            record(db, known, self._looks.name(host) if host else None, "failed", self._book.now())
-        self._book.reset(known.uuid, error=True)
+        self._registry.refuse_move(guest, self._poller.name(host) if host else None)
 
 
 def _migration(row: sqlite3.Row) -> Migration:

@@ -33,7 +33,7 @@ class Settings:
     action_timeout_s: float = 120.0
 
     @property
-    def look_timeout_s(self) -> float:
+    def poll_timeout_s(self) -> float:
         """Seconds that a host may take to answer a poll; others do not wait any longer."""
         return min(3.0, self.call_timeout_s / 3)
 
@@ -48,7 +48,7 @@ def load(conf: Any) -> Settings:
         raise wrong("there are no hosts: set [libvirt] hosts or hosts_file")
     _check(hosts)
     return Settings(
-        hosts=tuple(sorted(hosts, key=lambda one: one.name)),
+        hosts=tuple(sorted(hosts, key=lambda host: host.name)),
         state=own.state,
         shared=tuple(own.shared),
         ram_ratio=own.ram_ratio,

@@ -16,7 +16,13 @@ from typing import Any
 import libvirt
 from holdfast.drivers.libvirt.connection import Call
 from holdfast.drivers.libvirt.host_connection import Silent
-from holdfast.drivers.libvirt.registry import SHELVED, GuestRegistry, HostPoller, Known, lookup
+from holdfast.drivers.libvirt.registry import (
+    SHELVED,
+    GuestRecord,
+    GuestRegistry,
+    HostPoller,
+    lookup,
+)
 from holdfast.model.errors import Conflict, DriverError, HoldfastError
 
 # Actions on a domain of a host; each may be repeated.
@@ -97,21 +103,23 @@ class Lost(Exception):
 
 
 #: The body of a task; the argument is the guest with the task's token.
-Act = Callable[[Known], None]
+Act = Callable[[GuestRecord], None]
 
 
 class DomainTasks:
     """Runs tasks on guests and settles overdue tasks; see the module docstring."""
 
-    def __init__(self, looks: HostPoller) -> None:
-        self.looks = looks
-        self.book: GuestRegistry = looks.book
-        self._settings = looks.settings
+    def __init__(self, poller: HostPoller) -> None:
+        self.poller = poller
+        self.registry: GuestRegistry = poller.registry
+        self._settings = poller.settings
 
-    def do(self, known: Known, task: str, act: Act, *, dest: str | None = None, runs: bool) -> None:
+    def do(
+        self, guest: GuestRecord, task: str, act: Act, *, dest: str | None = None, runs: bool
+    ) -> None:
         """Begin a task and wait up to ACCEPT_S seconds."""
         lasts_s = self._settings.action_timeout_s
-        doing = self.book.begin(known, task, lasts_s, dest=dest, runs=runs)
+        doing = self.registry.begin(guest, task, lasts_s, dest=dest, runs=runs)
         call = Call(task, lambda: self._run(doing, act))
         try:
             call.result(min(ACCEPT_S, self._settings.call_timeout_s / 4))
@@ -119,7 +127,7 @@ class DomainTasks:
             if call.is_done:
                 call.result(0)
 
-    def _run(self, doing: Known, act: Act) -> None:
+    def _run(self, doing: GuestRecord, act: Act) -> None:
         """Run the task on the thread of the call."""
         try:
             act(doing)
@@ -128,9 +136,9 @@ class DomainTasks:
         except HoldfastError as error:
             LOG.warning("guest %s: %s failed: %s", doing.name, doing.task, error.message)
             if isinstance(error, Silent) and error.sent:
-                self.book.hand_over(doing)  # perhaps done: `settle` checks
+                self.registry.hand_over(doing)  # perhaps done: `settle` checks
                 return
-            self.book.end(doing, failed=error.message, **_where(doing))
+            self.registry.end(doing, failed=error.message, **_where(doing))
             # no caller waits for the outcome of these two
             if doing.task not in ("rebuilding", "unshelving"):
                 raise
@@ -140,32 +148,35 @@ class DomainTasks:
 
     # Parts of tasks
 
-    def ask(self, doing: Known, host: str, what: str, do: Callable[..., object]) -> None:
+    def call(
+        self, doing: GuestRecord, host: str, call_name: str, do: Callable[..., object]
+    ) -> None:
         """Run an action on the guest at a host. Raises Lost if the task is no longer ours."""
-        if not self.book.is_mine(doing):
+        if not self.registry.is_mine(doing):
             raise Lost
-        left = (doing.until or 0.0) - self.book.now()
-        line = self.looks.line(host)
-        line.ask(what, lambda conn: do(conn, doing.uuid), max(left, 1.0))
+        left = (doing.until or 0.0) - self.registry.now()
+        self.poller.connection(host).call(
+            call_name, lambda conn: do(conn, doing.uuid), max(left, 1.0)
+        )
 
-    def runs_nowhere(self, known: Known) -> None:
+    def runs_nowhere(self, guest: GuestRecord) -> None:
         """Raise Conflict if any host that answers runs the guest."""
-        for host, active in self.looks.running(known.uuid).items():
+        for host, active in self.poller.running(guest.uuid).items():
             if active:
-                raise Conflict(f"server {known.uuid}: it runs on {host}")
+                raise Conflict(f"server {guest.uuid}: it runs on {host}")
 
-    def bring_up(self, doing: Known, host: str) -> None:
+    def bring_up(self, doing: GuestRecord, host: str) -> None:
         """Define the guest on the host, start it if it is to run, and record it there.
 
         Raises Conflict if the guest runs anywhere now.
         """
         self.runs_nowhere(doing)
         try:
-            self.ask(doing, host, "define", lambda conn, _: define_domain(conn, doing.xml))
+            self.call(doing, host, "define", lambda conn, _: define_domain(conn, doing.xml))
             if doing.runs:
-                self.ask(doing, host, "start", start_domain)
+                self.call(doing, host, "start", start_domain)
             status = "ACTIVE" if doing.runs else "SHUTOFF"
-            if not self.book.end(doing, host=host, status=status):
+            if not self.registry.end(doing, host=host, status=status):
                 raise Lost
         except Lost:
             self._take_back(doing, host, stop=True)
@@ -176,82 +187,82 @@ class DomainTasks:
             raise
         self.tidy(doing, host)
 
-    def tidy(self, moved: Known, host: str) -> None:
+    def tidy(self, moved: GuestRecord, host: str) -> None:
         """Set autostart on the new host and undefine the guest on the old host.
 
         A failure is only logged, because the guest has already arrived.
         """
         try:
             if moved.autostart:
-                self.looks.ask(host, "autostart", partial(set_autostart, server_id=moved.uuid))
+                self.poller.call(host, "autostart", partial(set_autostart, server_id=moved.uuid))
             if moved.left_host and moved.left_host != host:
                 forget = partial(undefine_domain, server_id=moved.uuid)
-                self.looks.ask(moved.left_host, "undefine", forget)
+                self.poller.call(moved.left_host, "undefine", forget)
         except HoldfastError as error:
-            said = "guest %s is on %s; something is left to do by hand: %s"
-            LOG.warning(said, moved.name, host, error.message)
+            warning = "guest %s is on %s; something is left to do by hand: %s"
+            LOG.warning(warning, moved.name, host, error.message)
 
-    def _take_back(self, known: Known, host: str, *, stop: bool) -> None:
+    def _take_back(self, guest: GuestRecord, host: str, *, stop: bool) -> None:
         """Undo the task's work on the host, unless the guest belongs there.
 
         Nothing is undone either if another task sends the guest there. The driver retries for
         about a minute: a guest that is left running may run twice.
         """
         for pause in TRIES_S:
-            self.book.pause(pause)
-            if host == known.left_host or self.book.is_wanted_at(known, host):
+            self.registry.pause(pause)
+            if host == guest.left_host or self.registry.is_wanted_at(guest, host):
                 return
             try:
                 if stop:
-                    self.looks.ask(host, "stop", partial(stop_domain, server_id=known.uuid))
-                forget = partial(undefine_domain, server_id=known.uuid)
-                self.looks.ask(host, "undefine", forget)
+                    self.poller.call(host, "stop", partial(stop_domain, server_id=guest.uuid))
+                forget = partial(undefine_domain, server_id=guest.uuid)
+                self.poller.call(host, "undefine", forget)
                 return
             except DriverError as error:
-                said = "guest %s is still to be taken off %s: %s"
-                LOG.log(logging.ERROR if stop else logging.INFO, said, known.name, host, error)
+                warning = "guest %s is still to be taken off %s: %s"
+                LOG.log(logging.ERROR if stop else logging.INFO, warning, guest.name, host, error)
 
     # Overdue tasks
 
     def settle(self) -> None:
-        for known in self.book.overdue():
-            mine = self.book.hand_over(known, self._settings.call_timeout_s)
+        for guest in self.registry.overdue():
+            mine = self.registry.hand_over(guest, self._settings.call_timeout_s)
             if mine is None:
                 continue
             try:
                 self._settle(mine)
             except Silent as silent:
-                LOG.info("guest %s is still %s: %s", known.name, known.task, silent.message)
-                self.book.hand_over(mine)
+                LOG.info("guest %s is still %s: %s", guest.name, guest.task, silent.message)
+                self.registry.hand_over(mine)
 
-    def _settle(self, known: Known) -> None:
-        if known.dest is not None:
-            self._settle_at(known, known.dest)
+    def _settle(self, guest: GuestRecord) -> None:
+        if guest.dest is not None:
+            self._settle_at(guest, guest.dest)
             return
-        if known.host is None:
-            self.book.end(known, **_where(known))
+        if guest.host is None:
+            self.registry.end(guest, **_where(guest))
             return
-        seen = self.looks.ask(known.host, "domain", lambda conn: lookup(conn, known.uuid))
-        if known.task == "shelving" and seen is not None and not seen.active:
-            self.book.end(known, status=SHELVED, left_host=known.host)
+        domain = self.poller.call(guest.host, "domain", lambda conn: lookup(conn, guest.uuid))
+        if guest.task == "shelving" and domain is not None and not domain.active:
+            self.registry.end(guest, status=SHELVED, left_host=guest.host)
         else:
-            self.book.end(known, status=seen.status if seen else "SHUTOFF")
+            self.registry.end(guest, status=domain.status if domain else "SHUTOFF")
 
-    def _settle_at(self, known: Known, dest: str) -> None:
+    def _settle_at(self, guest: GuestRecord, dest: str) -> None:
         """Settle a task that was to bring the guest to the host `dest`."""
-        seen = self.looks.ask(dest, "domain", lambda conn: lookup(conn, known.uuid))
-        arrived = seen is not None and (seen.active or not known.runs)
-        if not arrived and dest != known.left_host:
-            arrived = self.looks.ask(
-                dest, "undefine", partial(undefine_domain, server_id=known.uuid)
+        domain = self.poller.call(dest, "domain", lambda conn: lookup(conn, guest.uuid))
+        arrived = domain is not None and (domain.active or not guest.runs)
+        if not arrived and dest != guest.left_host:
+            arrived = self.poller.call(
+                dest, "undefine", partial(undefine_domain, server_id=guest.uuid)
             )
         if not arrived:
-            said = f"it did not arrive on {dest}, and the reason is unknown"
-            self.book.end(known, failed=said, **_where(known))
-        elif self.book.end(known, host=dest, status="ACTIVE" if known.runs else "SHUTOFF"):
-            self.tidy(known, dest)
+            reason = f"it did not arrive on {dest}, and the reason is unknown"
+            self.registry.end(guest, failed=reason, **_where(guest))
+        elif self.registry.end(guest, host=dest, status="ACTIVE" if guest.runs else "SHUTOFF"):
+            self.tidy(guest, dest)
 
 
-def _where(known: Known) -> dict[str, str]:
+def _where(guest: GuestRecord) -> dict[str, str]:
     """Return the location of a guest that was not moved, as arguments of `GuestRegistry.end`."""
-    return {"left_host": known.left_host} if known.left_host else {}
+    return {"left_host": guest.left_host} if guest.left_host else {}

@@ -53,26 +53,26 @@ class NovaHosts:
 
     def find(self, name: str) -> CloudHost:
         with self._edge.call("hosts.find", name) as cloud:
-            one = hypervisors_of(cloud, name)[0]
-            own = one["service"]["host"]
+            hypervisor = hypervisors_of(cloud, name)[0]
+            own = hypervisor["service"]["host"]
             zones = {service["host"]: service["zone"] for service in services(cloud, own)}
-            return _with_its_provider(cloud, _host(one, zones))
+            return _with_its_provider(cloud, _host(hypervisor, zones))
 
 
-def _host(one: Mapping[str, Any], zones: Mapping[str, str]) -> CloudHost:
-    own = one["service"]["host"]
+def _host(hypervisor: Mapping[str, Any], zones: Mapping[str, str]) -> CloudHost:
+    own = hypervisor["service"]["host"]
     return CloudHost(
-        uuid=one["id"],
-        hypervisor_hostname=one["hypervisor_hostname"],
+        uuid=hypervisor["id"],
+        hypervisor_hostname=hypervisor["hypervisor_hostname"],
         service_host=own,
         zone=zones.get(own, ""),
-        vcpus=one["vcpus"],
-        memory_mb=one["memory_mb"],
-        local_gb=one["local_gb"],
-        hypervisor_type=one["hypervisor_type"],
-        hypervisor_version=one["hypervisor_version"],
-        cpu_info=json.dumps(one["cpu_info"], sort_keys=True),
-        state=one["state"],
+        vcpus=hypervisor["vcpus"],
+        memory_mb=hypervisor["memory_mb"],
+        local_gb=hypervisor["local_gb"],
+        hypervisor_type=hypervisor["hypervisor_type"],
+        hypervisor_version=hypervisor["hypervisor_version"],
+        cpu_info=json.dumps(hypervisor["cpu_info"], sort_keys=True),
+        state=hypervisor["state"],
     )
 
 
@@ -86,16 +86,16 @@ def _with_its_provider(cloud: Any, host: CloudHost) -> CloudHost:
         if unknown.response is None or not spoken_by_a_service(unknown.response):
             raise
         return host  # a compute that never reported has no provider
-    inventories = {name: _inventory(one) for name, one in have["inventories"].items()}
+    inventories = {name: _inventory(inventory) for name, inventory in have["inventories"].items()}
     return replace(host, inventories=inventories, traits=frozenset(traits["traits"]))
 
 
-def _inventory(one: Mapping[str, Any]) -> Inventory:
+def _inventory(body: Mapping[str, Any]) -> Inventory:
     return Inventory(
-        total=one["total"],
-        reserved=one["reserved"],
-        ratio=one["allocation_ratio"],
-        most=one["max_unit"],
+        total=body["total"],
+        reserved=body["reserved"],
+        ratio=body["allocation_ratio"],
+        most=body["max_unit"],
     )
 
 
@@ -118,13 +118,13 @@ class NovaVolumes:
         """List volumes; Cinder has no filter by server, so the driver reads all volumes."""
         with self._edge.call("volumes.list", server_id or "") as cloud:
             _must_be_there(cloud)
-            found = pages(
+            bodies = pages(
                 cloud.block_storage,
                 "/volumes/detail",
                 "volumes",
                 params={"all_tenants": "1"},
             )
-            volumes = [_volume(one) for one in found]
+            volumes = [_volume(body) for body in bodies]
         return [volume for volume in volumes if server_id is None or server_id in volume.server_ids]
 
 
@@ -159,9 +159,9 @@ class NovaAddresses:
 
     def list(self) -> Sequence[Address]:
         with self._edge.call("addresses.list") as cloud:
-            found = list(_pages(cloud, _PATH, "floatingips"))
-            servers = _servers(cloud, found)
-            return [_address(one, servers) for one in found]
+            bodies = list(_pages(cloud, _PATH, "floatingips"))
+            servers = _servers(cloud, bodies)
+            return [_address(body, servers) for body in bodies]
 
     def create(
         self, network_id: str, address: str, project_id: str, tags: Sequence[str]
@@ -194,16 +194,16 @@ class NovaAddresses:
             # For an unknown network Neutron lists no subnets and reports no error.
             path = f"/networks/{quote(network_id, safe='')}"
             answer(cloud.network.get(path, params={"fields": "id"}))
-            found = _pages(cloud, "/subnets", "subnets", {"network_id": network_id})
-            return [_subnet(one) for one in found]
+            bodies = _pages(cloud, "/subnets", "subnets", {"network_id": network_id})
+            return [_subnet(body) for body in bodies]
 
 
 def _own(cloud: Connection, wanted: Mapping[str, str]) -> Mapping[str, Any] | None:
     """Return the floating IP if an earlier call for the same purpose made it."""
     if not wanted["description"]:
         return None
-    asked = {key: wanted[key] for key in ("floating_network_id", "floating_ip_address")}
-    for page in _pages(cloud, _PATH, "floatingips", asked):
+    params = {key: wanted[key] for key in ("floating_network_id", "floating_ip_address")}
+    for page in _pages(cloud, _PATH, "floatingips", params):
         if all(page[key] == wanted[key] for key in ("project_id", "description")):
             return page
     return None
@@ -219,19 +219,23 @@ def _mark(tags: Sequence[str]) -> str:
     return " ".join(tags)
 
 
-def _servers(cloud: Connection, found: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
+def _servers(cloud: Connection, addresses: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
     """Map each port id to its server id.
 
     Neutron includes the port with the address (extension `fip-port-details`). Without the
     extension, the driver lists all ports at once.
     """
-    bound = [one for one in found if one["port_id"]]
-    said = {one["port_id"]: one["port_details"] for one in bound if one.get("port_details")}
-    if any(one["port_id"] not in said for one in bound):
-        said |= {port["id"]: port for port in _pages(cloud, "/ports", "ports")}
+    bound = [address for address in addresses if address["port_id"]]
+    ports = {
+        address["port_id"]: address["port_details"]
+        for address in bound
+        if address.get("port_details")
+    }
+    if any(address["port_id"] not in ports for address in bound):
+        ports |= {port["id"]: port for port in _pages(cloud, "/ports", "ports")}
     return {
         port_id: port["device_id"]
-        for port_id, port in said.items()
+        for port_id, port in ports.items()
         if str(port["device_owner"]).startswith("compute:")
     }
 

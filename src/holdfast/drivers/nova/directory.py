@@ -39,7 +39,7 @@ class Directory:
     """A cache of compute services by host name."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._lock = threading.Lock()
 
     def find(self, cloud: Any, name: str) -> Entry:
@@ -49,19 +49,21 @@ class Directory:
         """
         key = normalise(name)
         with self._lock:
-            if key in self._known:
-                return self._known[key]
-        found = hypervisors_of(cloud, name)
-        entry = Entry(found[0]["service"]["host"], tuple(one["id"] for one in found))
+            if key in self._entries:
+                return self._entries[key]
+        matches = hypervisors_of(cloud, name)
+        entry = Entry(
+            matches[0]["service"]["host"], tuple(hypervisor["id"] for hypervisor in matches)
+        )
         with self._lock:
-            if len(self._known) >= MOST:
-                self._known.clear()
-            self._known[key] = entry
+            if len(self._entries) >= MOST:
+                self._entries.clear()
+            self._entries[key] = entry
         return entry
 
     def forget(self, name: str) -> None:
         with self._lock:
-            self._known.pop(normalise(name), None)
+            self._entries.pop(normalise(name), None)
 
 
 def hypervisors(cloud: Any) -> Iterator[dict[str, Any]]:
@@ -77,8 +79,8 @@ def hypervisors(cloud: Any) -> Iterator[dict[str, Any]]:
 
 def services(cloud: Any, host: str | None = None) -> list[dict[str, Any]]:
     """List the compute services; Nova's list has no pages."""
-    asked = {"binary": "nova-compute", **({"host": host} if host else {})}
-    body = answer(cloud.compute.get("/os-services", params=asked, microversion=SERVICES))
+    params = {"binary": "nova-compute", **({"host": host} if host else {})}
+    body = answer(cloud.compute.get("/os-services", params=params, microversion=SERVICES))
     return list(body["services"])
 
 
@@ -97,23 +99,27 @@ def hypervisors_of(cloud: Any, name: str) -> list[dict[str, Any]]:
 
 
 def _alike(cloud: Any, name: str) -> list[dict[str, Any]]:
-    asked = {"hypervisor_hostname_pattern": short(name)}
+    params = {"hypervisor_hostname_pattern": short(name)}
     try:
         if _UUID.fullmatch(name):
-            found = answer(cloud.compute.get(f"/os-hypervisors/{name}", microversion=BASE))
-            return [found["hypervisor"]]
+            body = answer(cloud.compute.get(f"/os-hypervisors/{name}", microversion=BASE))
+            return [body["hypervisor"]]
         path = "/os-hypervisors/detail"
-        body = answer(cloud.compute.get(path, params=asked, microversion=BASE))
+        body = answer(cloud.compute.get(path, params=params, microversion=BASE))
     except NotFoundException:
         return []
     return list(body["hypervisors"])
 
 
-def pick(found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+def pick(candidates: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     """Return the hypervisors that `name` means; Conflict if several services match."""
-    exact = [h for h in found if name in (h["id"], h["hypervisor_hostname"], h["service"]["host"])]
+    exact = [
+        h for h in candidates if name in (h["id"], h["hypervisor_hostname"], h["service"]["host"])
+    ]
     chosen = exact or [
-        h for h in found if same(h["hypervisor_hostname"], name) or same(h["service"]["host"], name)
+        h
+        for h in candidates
+        if same(h["hypervisor_hostname"], name) or same(h["service"]["host"], name)
     ]
     hosts = sorted({h["service"]["host"] for h in chosen})
     if len(hosts) > 1:
@@ -146,8 +152,8 @@ class NovaServices:
 
     def list(self) -> Sequence[Service]:
         with self._edge.call("services.list") as cloud:
-            found = [_service(one) for one in services(cloud)]
-        return sorted(found, key=lambda service: service.host)
+            listed = [_service(body) for body in services(cloud)]
+        return sorted(listed, key=lambda service: service.host)
 
     def disable(self, host: str, reason: str) -> None:
         wanted: dict[str, Any] = {"status": "disabled"}
@@ -164,9 +170,9 @@ class NovaServices:
     def unforce(self, host: str) -> None:
         self._update("services.unforce", host, {"forced_down": False})
 
-    def _update(self, what: str, host: str, wanted: Mapping[str, Any]) -> None:
+    def _update(self, call_name: str, host: str, wanted: Mapping[str, Any]) -> None:
         """Change the service unless it is already as wanted: Nova would answer 400."""
-        with self._edge.call(what, host) as cloud:
+        with self._edge.call(call_name, host) as cloud:
             service = self._own(cloud, host)
             if _is(service, wanted):
                 return
@@ -176,30 +182,30 @@ class NovaServices:
             except BadRequestException as refused:
                 if _is(self._own(cloud, host), wanted):  # another caller was faster
                     return
-                raise Conflict(f"{what} {host}: {refused.details}") from refused
+                raise Conflict(f"{call_name} {host}: {refused.details}") from refused
 
     def _own(self, cloud: Any, host: str) -> dict[str, Any]:
-        found = services(cloud, host)
-        if not found:
-            found = services(cloud, self._directory.find(cloud, host).service_host)
-        if not found:
+        matches = services(cloud, host)
+        if not matches:
+            matches = services(cloud, self._directory.find(cloud, host).service_host)
+        if not matches:
             self._directory.forget(host)
             raise NotFound(f"Nova has no compute service on {host}")
-        return found[0]
+        return matches[0]
 
 
 def _is(service: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(service.get(name) == value for name, value in wanted.items())
 
 
-def _service(one: Mapping[str, Any]) -> Service:
+def _service(body: Mapping[str, Any]) -> Service:
     return Service(
-        host=one["host"],
-        state=one["state"],
-        enabled=one["status"] == "enabled",
-        disabled_reason=one["disabled_reason"] or "",
-        forced_down=one["forced_down"],
-        updated_at=moment(one["updated_at"]),
+        host=body["host"],
+        state=body["state"],
+        enabled=body["status"] == "enabled",
+        disabled_reason=body["disabled_reason"] or "",
+        forced_down=body["forced_down"],
+        updated_at=moment(body["updated_at"]),
     )
 
 

@@ -47,8 +47,8 @@ class Fanout:
         self._lock = threading.Lock()
         self._rounds: dict[str, _Round] = {}
 
-    def resync(self, subject: str, telling: Callable[[], None], patience_s: float) -> bool:
-        """Run `telling`, or wait for another caller's later run; False if time runs out."""
+    def resync(self, subject: str, send: Callable[[], None], patience_s: float) -> bool:
+        """Run `send`, or wait for another caller's later run; False if time runs out."""
         with self._round(subject) as shared:
             with shared.turn:
                 mine = shared.begun + 1  # a running resync may have read before our change
@@ -63,14 +63,14 @@ class Fanout:
                 shared.running = True
                 shared.begun += 1
                 number = shared.begun
-            told = False
+            sent = False
             try:
-                telling()
-                told = True
+                send()
+                sent = True
             finally:
                 with shared.turn:
                     shared.running = False
-                    if told:
+                    if sent:
                         shared.done = number
                     shared.turn.notify_all()
             return True
@@ -130,11 +130,11 @@ class NovaPools:
             old = _show(cloud, pool_id).metadata
             gone = {key: None for key in old if key not in metadata and key != ZONE}
             _act(cloud, pool_id, "set_metadata", metadata={**gone, **metadata})
-            self._tell(cloud, pool_id)
+            self._resend(cloud, pool_id)
 
     def resync(self, pool_id: str) -> None:
         with self._edge.call("pools.resync", pool_id) as cloud:
-            self._tell(cloud, pool_id)
+            self._resend(cloud, pool_id)
 
     def add_host(self, pool_id: str, host: str) -> None:
         with self._edge.call("pools.add_host", f"{pool_id}/{host}") as cloud:
@@ -144,7 +144,7 @@ class NovaPools:
                 own = self._directory.find(cloud, host).service_host
                 if own not in _show(cloud, pool_id).hosts:
                     raise  # most likely the pool has an availability zone
-            self._tell(cloud, pool_id)
+            self._resend(cloud, pool_id)
 
     def remove_host(self, pool_id: str, host: str) -> None:
         with self._edge.call("pools.remove_host", f"{pool_id}/{host}") as cloud:
@@ -162,7 +162,7 @@ class NovaPools:
                 raise failed(
                     f"pool {pool_id}: {host} cannot leave now: {busy.details}", retryable=True
                 ) from busy
-            self._tell(cloud, pool_id)
+            self._resend(cloud, pool_id)
 
     def delete(self, pool_id: str) -> None:
         with self._edge.call("pools.delete", pool_id) as cloud:
@@ -184,18 +184,20 @@ class NovaPools:
                 raise
             _act(cloud, pool_id, verb, host=own)
 
-    def _tell(self, cloud: Any, pool_id: str) -> None:
+    def _resend(self, cloud: Any, pool_id: str) -> None:
         def again() -> None:
             _act(cloud, pool_id, "set_metadata", metadata={})
 
         if not self._fanout.resync(pool_id, again, self._edge.time_left()):
-            raise failed(f"pool {pool_id}: changed, but not told in time", retryable=True)
+            raise failed(
+                f"pool {pool_id}: changed, but the resync did not end in time", retryable=True
+            )
 
 
 def _path(pool_id: str) -> str:
     """Return the aggregate's URL path; id 0 for an invalid id, since Nova would answer 400."""
-    known = pool_id.isdecimal() and str(int(pool_id)) == pool_id
-    return f"/os-aggregates/{pool_id if known else 0}"
+    valid = pool_id.isdecimal() and str(int(pool_id)) == pool_id
+    return f"/os-aggregates/{pool_id if valid else 0}"
 
 
 def _act(cloud: Any, pool_id: str, verb: str, **details: Any) -> dict[str, Any]:
@@ -205,8 +207,8 @@ def _act(cloud: Any, pool_id: str, verb: str, **details: Any) -> dict[str, Any]:
 
 
 def _show(cloud: Any, pool_id: str) -> Pool:
-    found = answer(cloud.compute.get(_path(pool_id), microversion=BASE))
-    return _pool(found["aggregate"])
+    body = answer(cloud.compute.get(_path(pool_id), microversion=BASE))
+    return _pool(body["aggregate"])
 
 
 def _all(cloud: Any) -> list[Pool]:
@@ -215,12 +217,12 @@ def _all(cloud: Any) -> list[Pool]:
     return [_pool(aggregate) for aggregate in body["aggregates"]]
 
 
-def _pool(one: Mapping[str, Any]) -> Pool:
+def _pool(aggregate: Mapping[str, Any]) -> Pool:
     return Pool(
-        id=str(one["id"]),
-        name=one["name"],
-        hosts=tuple(sorted(one["hosts"])),
-        metadata=dict(one["metadata"]),
+        id=str(aggregate["id"]),
+        name=aggregate["name"],
+        hosts=tuple(sorted(aggregate["hosts"])),
+        metadata=dict(aggregate["metadata"]),
     )
 
 

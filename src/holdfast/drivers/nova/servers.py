@@ -57,22 +57,24 @@ class NovaServers:
         self._edge = edge
         self._directory = directory
 
-    def list(self, *, host: str | None = None, project_id: str | None = None) -> Sequence[Server]:
-        asked: dict[str, Any] = {"all_tenants": "1"}
+    def list(
+        self, *, host: str | None = None, project_id: str | None = None, placed: bool = True
+    ) -> Sequence[Server]:
+        params: dict[str, Any] = {"all_tenants": "1"}
         if project_id is not None:
-            asked["project_id"] = project_id
+            params["project_id"] = project_id
         with self._edge.call("servers.list", host or "") as cloud:
             if host is None:
-                return _listed(cloud, asked)
-            coming = self._consumers(cloud, host)
+                return _listed(cloud, params)
+            coming = self._consumers(cloud, host) if placed else set()
             own = self._directory.find(cloud, host).service_host
-            servers = _listed(cloud, {**asked, "host": own})
-            found = {server.id: server for server in servers if server.host}
-            for server_id in coming - found.keys():
+            servers = _listed(cloud, {**params, "host": own})
+            by_id = {server.id: server for server in servers if server.host}
+            for server_id in coming - by_id.keys():
                 server = _on_its_way(cloud, server_id, own)
                 if server is not None and project_id in (None, server.project_id):
-                    found[server_id] = server
-            return list(found.values())
+                    by_id[server_id] = server
+            return list(by_id.values())
 
     def show(self, server_id: str) -> Server:
         with self._edge.call("servers.show", server_id) as cloud:
@@ -136,15 +138,17 @@ class NovaServers:
             return [image["id"] for image in _images(cloud, server_id, name) if _handed(image)]
 
     def image_properties(self, image_ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        found = {}
+        properties = {}
         for image_id in image_ids:
             with self._edge.call("servers.image_properties", image_id) as cloud:
                 try:
-                    said = answer(cloud.image.get(f"/images/{quote(image_id, safe='')}"))
+                    image = answer(cloud.image.get(f"/images/{quote(image_id, safe='')}"))
                 except NotFoundException:
                     continue
-                found[image_id] = {name: one for name, one in said.items() if isinstance(one, str)}
-        return found
+                properties[image_id] = {
+                    name: value for name, value in image.items() if isinstance(value, str)
+                }
+        return properties
 
     def lock(self, server_id: str, reason: str) -> None:
         details = {"locked_reason": reason[:LONGEST_REASON]} if reason else None
@@ -157,8 +161,8 @@ class NovaServers:
         wanted = {"state": "active" if active else "error"}
         self._act("servers.reset", server_id, "os-resetState", wanted)
 
-    def _act(self, what: str, server_id: str, verb: str, details: Any = None) -> None:
-        with self._edge.call(what, server_id) as cloud:
+    def _act(self, call_name: str, server_id: str, verb: str, details: Any = None) -> None:
+        with self._edge.call(call_name, server_id) as cloud:
             act(cloud, server_id, verb, details)
 
     def _consumers(self, cloud: Any, host: str) -> set[str]:
@@ -188,8 +192,8 @@ def _images(cloud: Any, server_id: str, name: str) -> list[dict[str, Any]]:
 
     The name is compared here, because Glance would read a name that begins with `in:` as a list.
     """
-    found = pages(cloud.image, "/images", "images", params={MADE_FROM: server_id})
-    return [one for one in found if one["name"] == name]
+    images = pages(cloud.image, "/images", "images", params={MADE_FROM: server_id})
+    return [image for image in images if image["name"] == name]
 
 
 def _new_image(cloud: Any, server_id: str, name: str) -> str:
@@ -217,23 +221,23 @@ def _hand_over(cloud: Any, image_id: str, project_id: str) -> None:
 
 
 def show(cloud: Any, server_id: str) -> Server:
-    found = answer(cloud.compute.get(f"/servers/{quote(server_id, safe='')}", microversion=BASE))
-    if "server" not in found:  # `detail` and `..` are addresses of other things
+    body = answer(cloud.compute.get(f"/servers/{quote(server_id, safe='')}", microversion=BASE))
+    if "server" not in body:  # `detail` and `..` are addresses of other things
         raise NotFound(f"there is no server {server_id}")
-    return _server(found["server"])
+    return _server(body["server"])
 
 
-def _listed(cloud: Any, asked: Mapping[str, Any]) -> list[Server]:
-    found = pages(cloud.compute, "/servers/detail", "servers", microversion=BASE, params=asked)
-    return [_server(one) for one in found]
+def _listed(cloud: Any, params: Mapping[str, Any]) -> list[Server]:
+    bodies = pages(cloud.compute, "/servers/detail", "servers", microversion=BASE, params=params)
+    return [_server(body) for body in bodies]
 
 
 def _holders(cloud: Any, providers: Sequence[str]) -> set[str]:
-    found: set[str] = set()
+    consumers: set[str] = set()
     for provider in providers:
         path = f"/resource_providers/{provider}/allocations"
-        found |= answer(cloud.placement.get(path, microversion=PLACEMENT))["allocations"].keys()
-    return found
+        consumers |= answer(cloud.placement.get(path, microversion=PLACEMENT))["allocations"].keys()
+    return consumers
 
 
 def _on_its_way(cloud: Any, server_id: str, host: str) -> Server | None:
@@ -253,34 +257,34 @@ def _on_its_way(cloud: Any, server_id: str, host: str) -> Server | None:
     return server if server.status == "BUILD" or server.task_state else None
 
 
-def _server(one: Mapping[str, Any]) -> Server:
-    if "flavor" not in one:  # Nova's short form while the cell's database is away
-        raise failed(f"server {one['id']}: Nova cannot reach its cell", retryable=True)
-    status = STATUS.get(one["OS-EXT-STS:vm_state"], str(one["status"]))
-    task = one["OS-EXT-STS:task_state"]
+def _server(body: Mapping[str, Any]) -> Server:
+    if "flavor" not in body:  # Nova's short form while the cell's database is away
+        raise failed(f"server {body['id']}: Nova cannot reach its cell", retryable=True)
+    status = STATUS.get(body["OS-EXT-STS:vm_state"], str(body["status"]))
+    task = body["OS-EXT-STS:task_state"]
     # Nova reports the server as offloaded a moment before it clears the host.
     nowhere = status == "SHELVED_OFFLOADED" and not task
-    flavor = one["flavor"]
+    flavor = body["flavor"]
     return Server(
-        id=one["id"],
-        name=one["name"],
-        project_id=one["tenant_id"],
-        host=None if nowhere else one["OS-EXT-SRV-ATTR:host"] or None,
+        id=body["id"],
+        name=body["name"],
+        project_id=body["tenant_id"],
+        host=None if nowhere else body["OS-EXT-SRV-ATTR:host"] or None,
         status=status,
         vcpus=flavor["vcpus"],
         memory_mb=flavor["ram"],
         disk_gb=flavor["disk"],
         task_state=task,
-        locked=one["locked"],
-        locked_reason=one["locked_reason"] or "",
+        locked=body["locked"],
+        locked_reason=body["locked_reason"] or "",
         flavor=flavor["original_name"],
         preemptible=is_preemptible(flavor.get("extra_specs") or {}),  # hidden from some roles
-        metadata=dict(one["metadata"]),
+        metadata=dict(body["metadata"]),
         extra_specs=dict(flavor.get("extra_specs") or {}),
-        image_id=(one.get("image") or {}).get("id", ""),  # "" for a server booted from a volume
-        user_id=one["user_id"],
-        created_at=datetime.fromisoformat(one["created"]),
-        powered=one.get("OS-EXT-STS:power_state") == POWERED,
+        image_id=(body.get("image") or {}).get("id", ""),  # "" for a server booted from a volume
+        user_id=body["user_id"],
+        created_at=datetime.fromisoformat(body["created"]),
+        powered=body.get("OS-EXT-STS:power_state") == POWERED,
     )
 
 
@@ -290,6 +294,8 @@ ENDS_STOPPED = "2.95"
 #: host that was emptiest before the first arrived. Measured with 20 servers and three hosts: one
 #: host got 20 with eight requests at once, up to 17 with two, 7 to 15 with one.
 AT_ONCE = 1
+#: Evacuations in one page: more than leave a host between two polls, few enough to be cheap.
+NEWEST = 100
 #: By Nova's status; `completed` is a `done` whose source host has restarted since.
 MIGRATION_STATUS = {
     "accepted": "accepted",
@@ -321,7 +327,7 @@ class NovaMoves:
         host: str | None = None,
         *,
         as_it_was: bool = False,
-        seen: Server | None = None,
+        last_read: Server | None = None,
     ) -> None:
         """Evacuate the server.
 
@@ -330,7 +336,7 @@ class NovaMoves:
         with self._edge.call("moves.evacuate", server_id) as cloud:
             # Nova itself would accept a second evacuation beside the first, and revive a
             # deleted server.
-            task = (seen or show(cloud, server_id)).task_state
+            task = (last_read or show(cloud, server_id)).task_state
             if task in ("rebuilding", "deleting"):
                 raise Conflict(f"server {server_id}: cannot evacuate it while it is {task}")
             wish = {"host": self._directory.find(cloud, host).service_host} if host else {}
@@ -370,21 +376,38 @@ class NovaMoves:
             except BadRequestException as refused:  # its devices, shares or keys cannot move
                 raise Conflict(f"server {server_id}: {refused.details}") from refused
 
-    def migrations(self, *, source_host: str, kind: str = "evacuation") -> Sequence[Migration]:
+    def migrations(
+        self, *, source_host: str, kind: str = "evacuation", after: int = 0
+    ) -> Sequence[Migration]:
         with self._edge.call("moves.migrations", source_host) as cloud:
             own = self._directory.find(cloud, source_host).service_host
-            asked = {"migration_type": kind, "source_compute": own}
-            # Read until a page is empty: Nova filters some migrations out after it has cut the
-            # page.
-            found = pages(
-                cloud.compute,
-                "/os-migrations",
-                "migrations",
-                microversion=BASE,
-                params=asked,
-                until_empty=True,
-            )
-            return sorted((_migration(one) for one in found), key=lambda move: int(move.id))
+            params = {"migration_type": kind, "source_compute": own}
+            bodies = _newest_first(cloud, params, after)
+            migrations = [_migration(body) for body in bodies if int(body["id"]) > after]
+            return sorted(migrations, key=lambda move: int(move.id))
+
+
+def _newest_first(cloud: Any, params: Mapping[str, str], after: int) -> Iterator[dict[str, Any]]:
+    """Yield the host's migrations until a page reaches back to the number `after`.
+
+    Nova sorts by the time of creation, and its API servers' clocks differ: a whole page is read.
+    Nova filters out no evacuation after it has cut the page; of other kinds Nova filters out some,
+    so that only an empty page is the last one.
+    """
+    evacuations = params["migration_type"] == "evacuation"
+    limit = {"limit": str(NEWEST)} if evacuations else {}
+    bodies = pages(
+        cloud.compute,
+        "/os-migrations",
+        "migrations",
+        microversion=BASE,
+        params={**params, **limit},
+        until_empty=not evacuations,
+    )
+    for count, body in enumerate(bodies, 1):
+        yield body
+        if count >= NEWEST and int(body["id"]) <= after:
+            return
 
 
 def _stays(cloud: Any, server: Server, wish: str | None) -> str | None:
@@ -398,15 +421,15 @@ def _stays(cloud: Any, server: Server, wish: str | None) -> str | None:
     return None
 
 
-def _migration(one: Mapping[str, Any]) -> Migration:
-    created = moment(one["created_at"])
+def _migration(body: Mapping[str, Any]) -> Migration:
+    created = moment(body["created_at"])
     assert created is not None
     return Migration(
-        id=str(one["id"]),
-        server_id=one["instance_uuid"],
-        source_host=one["source_compute"],
-        dest_host=one["dest_compute"],
-        type=one["migration_type"],
-        status=MIGRATION_STATUS.get(one["status"], "running"),
+        id=str(body["id"]),
+        server_id=body["instance_uuid"],
+        source_host=body["source_compute"],
+        dest_host=body["dest_compute"],
+        type=body["migration_type"],
+        status=MIGRATION_STATUS.get(body["status"], "running"),
         created_at=created,
     )

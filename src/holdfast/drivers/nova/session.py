@@ -9,6 +9,7 @@ requests of the block share the time limit of one call, including a token reques
 """
 
 import contextlib
+import logging
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,9 +26,13 @@ from urllib3.exceptions import NewConnectionError
 
 import holdfast
 from holdfast.conf.cloud import OPENSTACK_GROUP
-from holdfast.drivers.deadline_adapter import DeadlineAdapter
+from holdfast.drivers.deadline_adapter import DeadlineAdapter, TooLarge
 from holdfast.model.errors import Conflict, DriverError, HoldfastError, NotFound
 from holdfast.runtime.http import Deadline
+
+LOG = logging.getLogger(__name__)
+#: Exceptions of code that reads an answer of unexpected form: missing keys, other types, nesting.
+NONSENSE = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 class Patience(threading.local):
@@ -71,7 +76,7 @@ class Transport(DeadlineAdapter):
         try:
             return super().send(request, *args, **kwargs)
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as lost:
-            if isinstance(lost, requests.Timeout) or self._patience.left() <= 0:
+            if isinstance(lost, requests.Timeout | TooLarge) or self._patience.left() <= 0:
                 raise
             if not _harmless(request, lost):
                 raise
@@ -122,7 +127,7 @@ class Edge:
         self._cloud = openstack.connection.Connection(config=region, strict_proxies=True)
 
     @contextlib.contextmanager
-    def call(self, what: str, subject: str = "") -> Iterator[openstack.connection.Connection]:
+    def call(self, call_name: str, subject: str = "") -> Iterator[openstack.connection.Connection]:
         """Yield the connection for a single call; errors in the block become Holdfast's errors.
 
         Errors of the cloud and the resulting exceptions:
@@ -131,8 +136,9 @@ class Edge:
             refused in its present state (409)        Conflict
             refused for good (400, 403, 413, …)       DriverError, not retryable
             unreachable, no answer, 401, 429, 5xx     DriverError, retryable, may have taken effect
+            an answer of unexpected form              DriverError, retryable, with a log line
         """
-        where = f"{what} {subject}".rstrip()
+        where = f"{call_name} {subject}".rstrip()
         self._patience.begin()
         try:
             self._log_in(where)
@@ -140,6 +146,10 @@ class Edge:
         except (sdk.SDKException, login.ClientException, OSError) as error:
             # Errors of requests are OSErrors, and so is a missing certificate file.
             raise self._translate(where, error) from error
+        except NONSENSE as error:
+            why = f"{where}: its answer makes no sense ({type(error).__name__}: {str(error)[:200]})"
+            LOG.warning("%s: %s", PORT, why)
+            raise failed(why, retryable=True) from error
         finally:
             self._patience.end()
 
@@ -219,9 +229,9 @@ def pages(
     """
     marker: str | None = None
     while True:
-        asked = {**(params or {}), **({"marker": marker} if marker else {})}
+        query = {**(params or {}), **({"marker": marker} if marker else {})}
         try:
-            body = answer(service.get(path, params=asked, microversion=microversion))
+            body = answer(service.get(path, params=query, microversion=microversion))
         except sdk.BadRequestException as refused:
             if marker is None:
                 raise
@@ -289,7 +299,7 @@ def spoken_by_a_service(response: requests.Response) -> bool:
 def _sentence(error: Exception, response: requests.Response) -> str:
     try:
         # Placement's error format, which the SDK does not read
-        said = response.json()["errors"][0]["detail"]
+        detail = response.json()["errors"][0]["detail"]
     except (ValueError, LookupError, TypeError):
-        said = getattr(error, "details", None) or str(error) or response.reason
-    return " ".join(str(said).split())
+        detail = getattr(error, "details", None) or str(error) or response.reason
+    return " ".join(str(detail).split())

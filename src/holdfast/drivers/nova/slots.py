@@ -105,9 +105,9 @@ def _pages(
     seen: set[str] = set()
     offset = 0
     while True:
-        asked = {**params, "offset": offset}
+        query = {**params, "offset": offset}
         body = answer(
-            cloud.compute.get(_PATH, params=asked, microversion=GROUPS_VERSION, auth=auth)
+            cloud.compute.get(_PATH, params=query, microversion=GROUPS_VERSION, auth=auth)
         )
         groups = [_group(group) for group in body["server_groups"]]
         if not groups:
@@ -135,18 +135,18 @@ class NovaSlots:
 
     def inventory(self, host: str, resource_class: str) -> Inventory:
         with self._edge.call("slots.inventory", f"{host}/{resource_class}") as cloud:
-            return self._look(cloud, host).inventory(resource_class)
+            return self._find_provider(cloud, host).inventory(resource_class)
 
     def set_inventory(
         self, host: str, resource_class: str, total: int, generation: int
     ) -> Inventory:
         with self._edge.call("slots.set_inventory", f"{host}/{resource_class}") as cloud:
-            shelf = self._look(cloud, host)
-            now = shelf.inventory(resource_class)
+            provider = self._find_provider(cloud, host)
+            now = provider.inventory(resource_class)
             now.check(total, generation)
             if not total and not now.total:
                 return now
-            return _write(cloud, shelf, resource_class, total)
+            return _write(cloud, provider, resource_class, total)
 
     def drop_class(self, resource_class: str) -> None:
         with self._edge.call("slots.drop_class", resource_class) as cloud:
@@ -170,7 +170,7 @@ class NovaSlots:
         with self._edge.call("slots.delete_group", group_id) as cloud:
             delete(cloud, group_id)
 
-    def _look(self, cloud: Connection, host: str) -> "_Shelf":
+    def _find_provider(self, cloud: Connection, host: str) -> "_SlotProvider":
         try:
             return _read(cloud, *self._place(cloud, host))
         except NotFound:  # the host was recreated since the last call, or is gone
@@ -186,7 +186,7 @@ class NovaSlots:
 
 
 @dataclass(frozen=True)
-class _Shelf:
+class _SlotProvider:
     """A host's child provider with its inventories and usages at a moment.
 
     Without uuid the child does not exist yet; a new child has generation 0.
@@ -209,35 +209,40 @@ class _Shelf:
         )
 
 
-def _read(cloud: Connection, host: str, node: str) -> _Shelf:
+def _read(cloud: Connection, host: str, node: str) -> _SlotProvider:
     tree = _tree(cloud, node)
     if node not in tree:
         raise NotFound(f"Placement knows nothing of host {host}")
     parent = tree[node]
     child = _child(tree, parent)
     if child is None:
-        return _Shelf(host, parent)
+        return _SlotProvider(host, parent)
     path = f"/resource_providers/{child['uuid']}"
     have = answer(cloud.placement.get(f"{path}/inventories", microversion=VERSION))
     used = answer(cloud.placement.get(f"{path}/usages", microversion=VERSION))
     # If the two answers are from different moments, the older generation makes Placement refuse
     # a write.
-    generation = min(one["resource_provider_generation"] for one in (have, used))
-    return _Shelf(host, parent, child["uuid"], generation, have["inventories"], used["usages"])
+    generation = min(body["resource_provider_generation"] for body in (have, used))
+    return _SlotProvider(
+        host, parent, child["uuid"], generation, have["inventories"], used["usages"]
+    )
 
 
-def _write(cloud: Connection, shelf: _Shelf, resource_class: str, total: int) -> Inventory:
-    inventories = {name: one for name, one in shelf.inventories.items() if name != resource_class}
+def _write(
+    cloud: Connection, provider: _SlotProvider, resource_class: str, total: int
+) -> Inventory:
+    inventories = dict(provider.inventories)
+    inventories.pop(resource_class, None)
     if total:
         path = f"/resource_classes/{resource_class}"
         answer(cloud.placement.put(path, microversion=VERSION))
         inventories[resource_class] = {"total": total}
-    uuid = shelf.uuid or _make(cloud, shelf.parent)
-    body = {"resource_provider_generation": shelf.generation, "inventories": inventories}
+    uuid = provider.uuid or _make(cloud, provider.parent)
+    body = {"resource_provider_generation": provider.generation, "inventories": inventories}
     path = f"/resource_providers/{uuid}/inventories"
     written = answer(cloud.placement.put(path, json=body, microversion=VERSION))
     return replace(
-        shelf.inventory(resource_class),
+        provider.inventory(resource_class),
         total=total,
         generation=written["resource_provider_generation"],
     )
@@ -260,8 +265,8 @@ def _make(cloud: Connection, parent: Mapping[str, Any]) -> str:
 
 def _tree(cloud: Connection, node: str) -> dict[str, Mapping[str, Any]]:
     """Return the provider with this uuid and all providers below, by uuid."""
-    asked = {"in_tree": node}
-    body = answer(cloud.placement.get("/resource_providers", params=asked, microversion=VERSION))
+    params = {"in_tree": node}
+    body = answer(cloud.placement.get("/resource_providers", params=params, microversion=VERSION))
     return {provider["uuid"]: provider for provider in body["resource_providers"]}
 
 
@@ -269,7 +274,7 @@ def _child(
     tree: Mapping[str, Mapping[str, Any]], parent: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
     name = PREFIX + parent["name"]
-    return next((one for one in tree.values() if one["name"] == name), None)
+    return next((provider for provider in tree.values() if provider["name"] == name), None)
 
 
 # Flavors. Microversion 2.61 includes the extra specs in the flavor. It is also below 2.86, from
@@ -288,15 +293,15 @@ class NovaFlavors:
 
     def list(self) -> Sequence[Flavor]:
         with self._edge.call("flavors.list") as cloud:
-            asked = {"is_public": "None"}  # Nova reads None as "public and private"
-            found = pages(
+            params = {"is_public": "None"}  # Nova reads None as "public and private"
+            bodies = pages(
                 cloud.compute,
                 "/flavors/detail",
                 "flavors",
                 microversion=FLAVORS_VERSION,
-                params=asked,
+                params=params,
             )
-            return [_flavor(one) for one in found]
+            return [_flavor(body) for body in bodies]
 
     def show(self, flavor_id: str) -> Flavor:
         with self._edge.call("flavors.show", flavor_id) as cloud:
@@ -378,7 +383,7 @@ def _show(cloud: Connection, flavor_id: str) -> Flavor:
 def _access(cloud: Connection, flavor_id: str) -> tuple[str, ...]:
     path = f"{_path(flavor_id)}/os-flavor-access"
     body = answer(cloud.compute.get(path, microversion=FLAVORS_VERSION))
-    return tuple(sorted(one["tenant_id"] for one in body["flavor_access"]))
+    return tuple(sorted(access["tenant_id"] for access in body["flavor_access"]))
 
 
 def _add_access(cloud: Connection, flavor_id: str, project_id: str) -> None:

@@ -24,8 +24,8 @@ def connect(conf: cfg.ConfigOpts, clock: Clock) -> tuple[Sink, ...]:
     def failed(_manager: Any, entry: Any, error: BaseException) -> None:
         raise DriverError("sinks", f"{entry.name} cannot be loaded: {error}", retryable=False)
 
-    found: Any = extension.ExtensionManager(NAMESPACE, on_load_failure_callback=failed)
-    sinks: list[Sink] = [sink for item in found for sink in item.plugin(conf, clock)]
+    extensions: Any = extension.ExtensionManager(NAMESPACE, on_load_failure_callback=failed)
+    sinks: list[Sink] = [sink for item in extensions for sink in item.plugin(conf, clock)]
     _check_names([sink.name for sink in sinks])
     return tuple(sinks)
 

@@ -57,8 +57,8 @@ class Alertmanager:
         if not self._authorization_file:
             return {}
         option = "alertmanager_authorization_file"
-        said = http.secret(PORT, option, self._authorization_file)
-        return {"Authorization": said.decode("latin-1")}
+        authorization = http.read_secret(PORT, option, self._authorization_file)
+        return {"Authorization": authorization.decode("latin-1")}
 
     def close(self) -> None:
         """Do nothing: no connection stays open."""
@@ -67,10 +67,10 @@ class Alertmanager:
 def alerts(alarm: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
     """Convert an alarm into alerts: first the present severity, then the ends of all others."""
     begun = datetime.fromisoformat(alarm["fired_at"])
-    said = datetime.fromisoformat(alarm["resolved_at"] or alarm["told_at"])
-    over = max(begun, min(said, now - BEHIND))
+    changed = datetime.fromisoformat(alarm["resolved_at"] or alarm["told_at"])
+    over = max(begun, min(changed, now - BEHIND))
     ends = over if alarm["state"] == OK else max(begun, now) + STANDS
-    others = [one for one in SEVERITIES if one != alarm["severity"]]
+    others = [severity for severity in SEVERITIES if severity != alarm["severity"]]
     return [
         {
             "labels": {**_labels(alarm), "severity": severity},
@@ -87,11 +87,11 @@ def _labels(alarm: Mapping[str, Any]) -> dict[str, str]:
 
     `alarm` is the id of this occurrence: a late end of one occurrence must not end the next.
     """
-    what, _, which = alarm["subject"].partition(":")
+    kind, _, which = alarm["subject"].partition(":")
     labels = {
         "alertname": alarm["rule"],
         "host": alarm["host"],
-        "kind": alarm["kind"] or what,
+        "kind": alarm["kind"] or kind,
         "entity": alarm["entity"] or which,
         "name": alarm["name"],
         "project": alarm["project_id"],

@@ -61,9 +61,9 @@ class Messaging:
         try:
             self._bounded.run(self.timeout_s, lambda: self._send(notice.priority, message))
         except self._away as error:
-            said = (str(error).splitlines() or [repr(error)])[0]
+            reason = (str(error).splitlines() or [repr(error)])[0]
             raise DriverError(
-                PORT, f"the broker did not take it: {said}", retryable=True
+                PORT, f"the broker did not take it: {reason}", retryable=True
             ) from error
 
     def _send(self, priority: str, message: dict[str, Any]) -> None:

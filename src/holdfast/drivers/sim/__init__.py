@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulated cloud: every cloud port on an SQLite file, with faults on request.
 
-The simulated cloud is for first looks, labs and tests. It is not a hypervisor: a server is a row,
+The simulated cloud is for trials, labs and tests. It is not a hypervisor: a server is a row,
 and another row says whether the server *really* runs, so that a test can detect a server that runs
 twice.
 

@@ -3,10 +3,9 @@
 
 from typing import Any
 
-from holdfast.drivers.sim.addresses import SimAddresses, SimVolumes
 from holdfast.drivers.sim.file import File
 from holdfast.drivers.sim.hosts import SimHosts, SimServices
-from holdfast.drivers.sim.pools import SimFlavors, SimPools, SimSlots
+from holdfast.drivers.sim.pools import SimAddresses, SimFlavors, SimPools, SimSlots, SimVolumes
 from holdfast.drivers.sim.servers import SimMoves, SimServers
 from holdfast.drivers.sim.wire import Wire
 from holdfast.ports import cloud as ports

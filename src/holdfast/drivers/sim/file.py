@@ -142,7 +142,7 @@ class Calls:
     world.
     """
 
-    _known: ClassVar[dict[tuple[int, int], "Calls"]] = {}
+    _by_file: ClassVar[dict[tuple[int, int], "Calls"]] = {}
     _lock = threading.Lock()
 
     def __init__(self, key: tuple[int, int] = (0, 0)) -> None:
@@ -157,10 +157,10 @@ class Calls:
 
         A later file at the same path has its own counters.
         """
-        found = os.stat(path)
-        key = found.st_dev, found.st_ino
+        status = os.stat(path)
+        key = status.st_dev, status.st_ino
         with cls._lock:
-            calls = cls._known.setdefault(key, cls(key))
+            calls = cls._by_file.setdefault(key, cls(key))
             calls._users += 1
             return calls
 
@@ -169,7 +169,7 @@ class Calls:
         with self._lock:
             self._users -= 1
             if self._users == 0:
-                del self._known[self._key]
+                del self._by_file[self._key]
             return self._users == 0 and bool(self._new)
 
     def add(self, some: Mapping[str, int]) -> None:
@@ -178,7 +178,7 @@ class Calls:
                 self._since = time.monotonic()
             self._new.update(some)
 
-    def take(self) -> Mapping[str, int]:
+    def drain(self) -> Mapping[str, int]:
         """Remove and return the unwritten counts.
 
         A caller that cannot write them returns them by `add`.
@@ -253,7 +253,7 @@ class File:
         deadline = time.monotonic() + patience_s
         with self._turn, self._connection() as db:
             _begin(db, "BEGIN IMMEDIATE", deadline)
-            counted = self._calls.take()
+            counted = self._calls.drain()
             try:
                 self._calls.write(db, counted)
                 yield db
@@ -264,7 +264,7 @@ class File:
                     self._calls.add(counted)
 
     @contextmanager
-    def looking(self, patience_s: float = PATIENCE_S) -> Iterator[sqlite3.Connection]:
+    def reading(self, patience_s: float = PATIENCE_S) -> Iterator[sqlite3.Connection]:
         """Run the block in a reading transaction on the last commit, in parallel with a writer."""
         with self._connection() as db:
             _begin(db, "BEGIN", time.monotonic() + patience_s)

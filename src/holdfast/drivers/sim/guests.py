@@ -34,7 +34,7 @@ _GUESTS = (
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _GuestState:
     name: str
     runs: bool
     crashed: bool
@@ -54,9 +54,9 @@ class SimGuests:
         self._host = host
         self._clock = clock
         self._file = File(path, clock)
-        self._before: dict[str, _Seen] | None = None  # guests at the last look
+        self._before: dict[str, _GuestState] | None = None  # guests at the last poll
         self._due = 0.0  # monotonic time of the next report of all guests
-        self._why = "the cloud has not been looked at yet"
+        self._why = "the simulated cloud has not been read yet"
         self._worker = Worker(
             "guests-sim", clock, self._turn, retry_s=POLL_S, failed=self._failed, stop_s=5.0
         )
@@ -72,13 +72,13 @@ class SimGuests:
 
     def read(self) -> tuple[Sequence[Guest], datetime]:
         at = self._clock.now()
-        return _guests(self._seen()), at
+        return _guests(self._read_guests()), at
 
     def why_deaf(self) -> str:
         return self._why
 
     def _turn(self) -> float:
-        self._before = self._look(self._before)
+        self._before = self._poll(self._before)
         self._why = ""
         return POLL_S
 
@@ -87,56 +87,59 @@ class SimGuests:
         self._why = error.message if isinstance(error, HoldfastError) else unforeseen
         self._before = None
 
-    def _seen(self) -> dict[str, _Seen]:
-        with self._file.looking() as db:
-            found = db.execute(_GUESTS, (self._host,)).fetchall()
+    def _read_guests(self) -> dict[str, _GuestState]:
+        with self._file.reading() as db:
+            rows = db.execute(_GUESTS, (self._host,)).fetchall()
         return {
-            row["id"]: _Seen(
+            row["id"]: _GuestState(
                 row["name"],
                 bool(row["runs"]),
                 bool(row["crashed"]),
                 {"project": row["project_id"], "flavor": row["flavor"]},
             )
-            for row in found
+            for row in rows
         }
 
-    def _look(self, before: dict[str, _Seen] | None) -> dict[str, _Seen]:
+    def _poll(self, before: dict[str, _GuestState] | None) -> dict[str, _GuestState]:
         assert self._listener is not None
         at = self._clock.now()
-        seen = self._seen()
+        guests = self._read_guests()
         if before is None or self._clock.monotonic() >= self._due:
-            self._listener.reconciled(_guests(seen), at)
+            self._listener.reconciled(_guests(guests), at)
             self._due = self._clock.monotonic() + READ_EVERY_S
         if before is None:
-            return seen
-        for uuid in sorted({*before, *seen}):
-            for detail, reason in _changes(before.get(uuid), seen.get(uuid)):
-                known = seen.get(uuid) or before[uuid]
+            return guests
+        for uuid in sorted({*before, *guests}):
+            for detail, reason in _changes(before.get(uuid), guests.get(uuid)):
+                guest = guests.get(uuid) or before[uuid]
                 event = Event(
-                    uuid, known.name, LIFECYCLE, at, detail, reason, metadata=known.metadata
+                    uuid, guest.name, LIFECYCLE, at, detail, reason, metadata=guest.metadata
                 )
                 self._listener.heard(event)
-        return seen
+        return guests
 
 
-def _guests(seen: Mapping[str, _Seen]) -> Sequence[Guest]:
-    return [Guest(uuid, one.name, *one.state, metadata=one.metadata) for uuid, one in seen.items()]
+def _guests(guests: Mapping[str, _GuestState]) -> Sequence[Guest]:
+    return [
+        Guest(uuid, guest.name, *guest.state, metadata=guest.metadata)
+        for uuid, guest in guests.items()
+    ]
 
 
-def _changes(old: _Seen | None, new: _Seen | None) -> list[tuple[str, str]]:
+def _changes(old: _GuestState | None, new: _GuestState | None) -> list[tuple[str, str]]:
     """Return the lifecycle events that libvirt would send for a change."""
-    said = []
+    events = []
     ran, runs = old is not None and old.runs, new is not None and new.runs
     if old is None:
-        said.append(("defined", "added"))
+        events.append(("defined", "added"))
     if ran and not runs:
         crashed = new is not None and new.crashed
-        said.append(("stopped", "failed" if crashed else "destroyed"))
+        events.append(("stopped", "failed" if crashed else "destroyed"))
     if runs and not ran:
-        said.append(("started", "booted"))
+        events.append(("started", "booted"))
     if new is None:
-        said.append(("undefined", "removed"))
-    return said
+        events.append(("undefined", "removed"))
+    return events
 
 
 def connect(address: str, clock: Clock) -> SimGuests:

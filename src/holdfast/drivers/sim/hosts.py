@@ -69,7 +69,9 @@ def change(world: World, name: str, values: Mapping[str, Any]) -> CloudHost:
 def inventories(row: sqlite3.Row) -> dict[str, Inventory]:
     """Return the host's inventories by resource class."""
     sizes = {"VCPU": row["vcpus"], "MEMORY_MB": row["memory_mb"], "DISK_GB": row["local_gb"]}
-    written = {key: Inventory(**one) for key, one in json.loads(row["inventories"]).items()}
+    written = {
+        key: Inventory(**inventory) for key, inventory in json.loads(row["inventories"]).items()
+    }
     return {**{key: Inventory(total, most=total) for key, total in sizes.items()}, **written}
 
 
@@ -77,12 +79,14 @@ def traits(row: sqlite3.Row) -> frozenset[str]:
     return frozenset(json.loads(row["traits"]))
 
 
-def _inventories_text(given: Mapping[str, Inventory]) -> str:
-    return json.dumps({key: dataclasses.asdict(inventory) for key, inventory in given.items()})
+def _inventories_text(inventories: Mapping[str, Inventory]) -> str:
+    return json.dumps(
+        {key: dataclasses.asdict(inventory) for key, inventory in inventories.items()}
+    )
 
 
-def _traits_text(given: Iterable[str]) -> str:
-    return json.dumps(sorted(given))
+def _traits_text(traits: Iterable[str]) -> str:
+    return json.dumps(sorted(traits))
 
 
 _WRITTEN: Mapping[str, Callable[[Any], str]] = {
@@ -108,7 +112,7 @@ def _host(world: World, row: sqlite3.Row) -> CloudHost:
         hypervisor_type=row["hypervisor_type"],
         hypervisor_version=row["hypervisor_version"],
         cpu_info=row["cpu_info"],
-        state="up" if world.looks_up(row) else "down",
+        state="up" if world.appears_up(row) else "down",
     )
 
 
@@ -186,13 +190,13 @@ def _unheard(world: World, row: sqlite3.Row) -> bool:
 
     This is so while the cloud does not know yet that the host is dead or cut off.
     """
-    return row["failed_at"] is not None and world.looks_up(row)
+    return row["failed_at"] is not None and world.appears_up(row)
 
 
 def _service(world: World, row: sqlite3.Row) -> Service:
     return Service(
         host=row["name"],
-        state="up" if world.looks_up(row) else "down",
+        state="up" if world.appears_up(row) else "down",
         enabled=bool(row["enabled"]),
         disabled_reason=row["disabled_reason"],
         forced_down=bool(row["forced_down"]),
@@ -203,7 +207,7 @@ def _service(world: World, row: sqlite3.Row) -> Service:
 def _updated_at(world: World, row: sqlite3.Row) -> float:
     """Return the time of the host's last report or of a later change of its row, as Nova does."""
     silent, every = row["failed_at"], world.settings.report_s
-    heard: float = world.now if silent is None else silent
+    reported_at: float = world.now if silent is None else silent
     if every:
-        heard = max(heard - heard % every, row["restarted_at"] or 0.0)
-    return heard if silent is None and not every else max(heard, row["changed_at"])
+        reported_at = max(reported_at - reported_at % every, row["restarted_at"] or 0.0)
+    return reported_at if silent is None and not every else max(reported_at, row["changed_at"])

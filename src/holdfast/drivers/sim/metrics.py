@@ -37,14 +37,16 @@ def hour(world: Mapping[str, Any], host: str, begin: int, end: int) -> Hour:
 
     `world` is the result of `Simulator.world`.
     """
-    found = next((one for one in world["hosts"] if normalise(one["name"]) == host), None)
-    if found is None or not found["powered"]:
+    host_row = next(
+        (host_row for host_row in world["hosts"] if normalise(host_row["name"]) == host), None
+    )
+    if host_row is None or not host_row["powered"]:
         return history.NOTHING
-    begin = max(begin, _slot(found["restarted_at"]), end - history.POINTS)
+    begin = max(begin, _slot(host_row["restarted_at"]), end - history.POINTS)
     if begin >= end:
         return history.NOTHING
-    servers = [server for server in _servers(world) if found["name"] in server["running_on"]]
-    lines = [_host(found, servers, begin, end)]
+    servers = [server for server in _servers(world) if host_row["name"] in server["running_on"]]
+    lines = [_host(host_row, servers, begin, end)]
     for make in (_guest, _disk, _nic):
         lines += [make(server, begin, end) for server in servers]
     return Hour(begin, end - begin, tuple(lines[: history.MOST_LINES]), simulated=True)
@@ -55,16 +57,16 @@ def _servers(world: Mapping[str, Any]) -> list[dict[str, Any]]:
     made = [_slot(server["created_at"]) for server in world["servers"]]
     first = min(made, default=0) + WITH_IT
     return [
-        {**one, "since": since if since > first else 0}
-        for one, since in zip(world["servers"], made, strict=True)
+        {**server, "since": since if since > first else 0}
+        for server, since in zip(world["servers"], made, strict=True)
     ]
 
 
 def _host(host: Mapping[str, Any], servers: Sequence[Any], begin: int, end: int) -> Line:
     def row(slot: int) -> _Row:
         there = [server for server in servers if slot >= server["since"]]
-        cores = sum(_util(one["id"], slot) * one["vcpus"] for one in there)
-        used_mb = sum(_used(one["id"], slot) * one["memory_mb"] for one in there)
+        cores = sum(_util(server["id"], slot) * server["vcpus"] for server in there)
+        used_mb = sum(_used(server["id"], slot) * server["memory_mb"] for server in there)
         util = min(1.0, 0.02 + 0.02 * _wave(host["name"], "cpu", slot) + cores / host["vcpus"])
         crowd = max(0.0, util - 0.6)
         return {
@@ -83,13 +85,13 @@ def _host(host: Mapping[str, Any], servers: Sequence[Any], begin: int, end: int)
 
 
 def _guest(server: Mapping[str, Any], begin: int, end: int) -> Line:
-    who, memory_kib = server["id"], server["memory_mb"] * 1024
+    entity, memory_kib = server["id"], server["memory_mb"] * 1024
 
     def row(slot: int) -> _Row:
-        used = _used(who, slot)
+        used = _used(entity, slot)
         return {
-            "util_ratio": _util(who, slot),
-            "steal_ratio": 0.01 * _wave(who, "steal", slot),
+            "util_ratio": _util(entity, slot),
+            "steal_ratio": 0.01 * _wave(entity, "steal", slot),
             "used_ratio": used,
             "rss_kib": memory_kib * (0.2 + 0.8 * used),
         }
@@ -98,15 +100,15 @@ def _guest(server: Mapping[str, Any], begin: int, end: int) -> Line:
 
 
 def _disk(server: Mapping[str, Any], begin: int, end: int) -> Line:
-    who, size = server["id"], server["disk_gb"] * _MIB * 1024
+    entity, size = server["id"], server["disk_gb"] * _MIB * 1024
 
     def row(slot: int) -> _Row:
-        iops = 400 * _util(who, slot) * _wave(who, "iops", slot)
-        fill = 0.2 + 0.7 * _odds(who, "fill") + 0.02 * (slot % 8640) / 8640  # grows over a day
+        iops = 400 * _util(entity, slot) * _wave(entity, "iops", slot)
+        fill = 0.2 + 0.7 * _odds(entity, "fill") + 0.02 * (slot % 8640) / 8640  # grows over a day
         return {
             "iops": iops,
             "bytes_per_s": iops * 16_384,
-            "mean_latency_ns": 4e5 + 3e6 * _wave(who, "latency", slot) ** 4,
+            "mean_latency_ns": 4e5 + 3e6 * _wave(entity, "latency", slot) ** 4,
             "fill_ratio": fill,
             "allocation_bytes": fill * size,
             "capacity_bytes": size,
@@ -116,18 +118,18 @@ def _disk(server: Mapping[str, Any], begin: int, end: int) -> Line:
 
 
 def _nic(server: Mapping[str, Any], begin: int, end: int) -> Line:
-    who, contract = server["id"], server["vcpus"] * BPS_PER_VCPU
+    entity, contract = server["id"], server["vcpus"] * BPS_PER_VCPU
 
     def row(slot: int) -> _Row:
-        share = 0.6 * _wave(who, "tx", slot) * _util(who, slot)
-        tx = contract * (share + (3.0 if _is_bursting(who, slot) else 0.0))
+        share = 0.6 * _wave(entity, "tx", slot) * _util(entity, slot)
+        tx = contract * (share + (3.0 if _is_bursting(entity, slot) else 0.0))
         return {
             "tx_bps": tx,
-            "rx_bps": contract * 0.3 * _wave(who, "rx", slot),
+            "rx_bps": contract * 0.3 * _wave(entity, "rx", slot),
             "over_contract_ratio": tx / contract,
         }
 
-    return _line("nic", server, f"tap{who[:11]}", row, (begin, end), {"tx_bps": contract})
+    return _line("nic", server, f"tap{entity[:11]}", row, (begin, end), {"tx_bps": contract})
 
 
 def _line(
@@ -163,36 +165,36 @@ def _laid(row: Callable[[int], _Row | None], begin: int, end: int) -> dict[str, 
 # Load of a server over time
 
 
-def _util(who: str, slot: int) -> float:
-    if _is_bursting(who, slot):
-        return 0.97 + 0.03 * _grain(who, slot)
-    quiet = 0.05 + 0.35 * _odds(who, "util")
-    return quiet + 0.3 * _wave(who, "util", slot) * _odds(who, "swing")
+def _util(entity: str, slot: int) -> float:
+    if _is_bursting(entity, slot):
+        return 0.97 + 0.03 * _grain(entity, slot)
+    quiet = 0.05 + 0.35 * _odds(entity, "util")
+    return quiet + 0.3 * _wave(entity, "util", slot) * _odds(entity, "swing")
 
 
-def _used(who: str, slot: int) -> float:
-    return 0.35 + 0.5 * _odds(who, "ram") + 0.05 * _wave(who, "ram", slot)
+def _used(entity: str, slot: int) -> float:
+    return 0.35 + 0.5 * _odds(entity, "ram") + 0.05 * _wave(entity, "ram", slot)
 
 
-def _is_bursting(who: str, slot: int) -> bool:
+def _is_bursting(entity: str, slot: int) -> bool:
     """Return whether a busy server bursts now: four to eight minutes of every forty."""
-    if _number(who, "busy") % BUSY:
+    if _number(entity, "busy") % BUSY:
         return False
-    minutes = (slot * EVERY_S / 60 + _number(who, "begin") % 40) % 40
-    return minutes < 4 + 4 * _odds(who, "length")
+    minutes = (slot * EVERY_S / 60 + _number(entity, "begin") % 40) % 40
+    return minutes < 4 + 4 * _odds(entity, "length")
 
 
-def _wave(who: str, what: str, slot: int) -> float:
+def _wave(entity: str, series: str, slot: int) -> float:
     """Return a value from 0 to 1: two slow waves with a little noise."""
-    slow, quick, begin, other = _shape(who, what)
+    slow, quick, begin, other = _shape(entity, series)
     at = slot * EVERY_S
     wave = 0.5 + 0.3 * math.sin(at / slow + begin) + 0.12 * math.sin(at / quick + other)
-    return wave + 0.08 * (2 * _grain(who + what, slot) - 1)
+    return wave + 0.08 * (2 * _grain(entity + series, slot) - 1)
 
 
 @lru_cache(10_000)
-def _shape(who: str, what: str) -> tuple[float, float, float, float]:
-    dice = random.Random(f"{who}/{what}")
+def _shape(entity: str, series: str) -> tuple[float, float, float, float]:
+    dice = random.Random(f"{entity}/{series}")
     turn = 2 * math.pi
     return (
         dice.uniform(600, 1500) / turn,
@@ -202,19 +204,19 @@ def _shape(who: str, what: str) -> tuple[float, float, float, float]:
     )
 
 
-def _odds(who: str, what: str) -> float:
+def _odds(entity: str, series: str) -> float:
     """Return a fixed pseudo-random value from 0 to 1."""
-    return (_number(who, what) % 10_007) / 10_006
+    return (_number(entity, series) % 10_007) / 10_006
 
 
 @lru_cache(10_000)
-def _number(who: str, what: str) -> int:
-    return zlib.crc32(f"{who}/{what}".encode())
+def _number(entity: str, series: str) -> int:
+    return zlib.crc32(f"{entity}/{series}".encode())
 
 
-def _grain(who: str, slot: int) -> float:
-    return (zlib.crc32(slot.to_bytes(8, "little"), _number(who, "grain")) % 1009) / 1008
+def _grain(entity: str, slot: int) -> float:
+    return (zlib.crc32(slot.to_bytes(8, "little"), _number(entity, "grain")) % 1009) / 1008
 
 
-def _slot(said: str | None) -> int:
-    return history.slot_of(datetime.fromisoformat(said).timestamp()) if said else 0
+def _slot(time: str | None) -> int:
+    return history.slot_of(datetime.fromisoformat(time).timestamp()) if time else 0

@@ -1,10 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated failures: power loss, cut cables, hanging kernels, dying guests, and their repair."""
+"""Power and cables of simulated hosts: failures and their repair, the fence, the membership."""
 
 import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
+from holdfast.drivers.fence.device import PORT as FENCE
+from holdfast.drivers.fence.device import Device
+from holdfast.drivers.sim.file import File
+from holdfast.drivers.sim.wire import FINE, FaultDecision, Wire
 from holdfast.drivers.sim.world import IDLE, SERVERS, World
-from holdfast.model.errors import Conflict, NotFound
+from holdfast.hostmonitor.matrix import DOWN, UP
+from holdfast.model.errors import Conflict, DriverError, NotFound
+from holdfast.ports.fence import OFF, ON
+from holdfast.ports.membership import Members, Proof
+from holdfast.runtime.clock import Clock, SystemClock
 
 
 def power_off(world: World, name: str) -> None:
@@ -170,3 +182,160 @@ def _server(world: World, id_or_name: str) -> sqlite3.Row:
         raise Conflict(f"{len(rows)} servers are named {id_or_name}; give an id")
     world.subject = rows[0]["id"]
     return rows[0]
+
+
+# The fence of the simulated cloud: cuts the power of a host in the cloud's file.
+#
+# The fence has its own faults, which can be set at run time. Faults of calls affect it only if
+# `only_calls` names `fence.power`, `fence.off` or `fence.on`: a BMC does not fail because the
+# cloud's API does. With `fence_lies` the fence accepts orders and does nothing.
+#
+#     simulator.change(only_calls=["fence.off"], failure_rate=1.0)
+#     simulator.change(fence_lies=True)
+
+
+class FenceWire(Wire):
+    """A wire with faults only for calls named in `only_calls`."""
+
+    def _decide_fault(self, world: World, name: str) -> FaultDecision:
+        decision = super()._decide_fault(world, name)
+        return decision if name in world.settings.only_calls else FINE
+
+
+class SimFence:
+    """A Fence for all hosts of the file; safe from many threads and several processes."""
+
+    def __init__(
+        self,
+        path: str,
+        clock: Clock,
+        *,
+        call_timeout_s: float = 30.0,
+        fault: str = "",
+        seed: int | None = None,
+    ) -> None:
+        self.call_timeout_s = call_timeout_s
+        self._fault = fault
+        self._file = File(path, clock)
+        self._wire = FenceWire(self._file, clock, call_timeout_s, seed)
+
+    def power(self, host: str) -> str:
+        self._break("fence.power")
+        with _as_fence_error(), self._wire.call("fence.power", host) as world:
+            return ON if world.host(host)["powered"] else OFF
+
+    def off(self, host: str) -> None:
+        self._break("fence.off")
+        with _as_fence_error(), self._wire.call("fence.off", host) as world:
+            if not self._lies(world):
+                power_off(world, host)
+
+    def on(self, host: str) -> None:
+        self._break("fence.on")
+        with _as_fence_error(), self._wire.call("fence.on", host) as world:
+            if not self._lies(world) and not world.host(host)["powered"]:
+                power_on(world, host)
+
+    def how(self, _host: str) -> str | None:
+        return "sim"
+
+    def accepts_risk(self, _host: str) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _lies(self, world: World) -> bool:
+        return world.settings.fence_lies or self._fault == "lies"
+
+    def _break(self, name: str) -> None:
+        if self._fault == "fails":
+            raise DriverError(FENCE, f"{name}: failed, nothing was changed", retryable=True)
+        if self._fault == "hangs":
+            with _as_fence_error():
+                self._wire.time_out(name)
+
+
+@contextmanager
+def _as_fence_error() -> Iterator[None]:
+    """Convert errors of the cloud's file into errors of the fence port."""
+    try:
+        yield
+    except DriverError as error:
+        why = error.message.removeprefix(f"{error.port}: ")
+        raise DriverError(FENCE, why, retryable=error.retryable) from error
+
+
+def connect_fence(device: Device, conf: Any, clock: Clock) -> SimFence:
+    return SimFence(conf.sim.database, clock, call_timeout_s=device.timeout_s, fault=device.fault)
+
+
+# Membership of the simulated cloud: each host is a node on every network.
+#
+# A host is down on a network if its cable there is cut (`holdfast sim cut HOST --network storage`),
+# and on all networks if it has no power or is cut off. There is no cluster that could lose its
+# leader, and the driver never loses its view.
+
+
+MEMBERSHIP: Final = "membership"
+LEADER: Final = "sim"
+#: Interval of polls of the file while a caller waits.
+POLL_S: Final = 0.2
+_STATES = (
+    "SELECT h.name, h.failed_at IS NOT NULL OR EXISTS (SELECT 1 FROM cuts c"
+    " WHERE c.host_id = h.id AND c.network = ?) AS down FROM hosts h ORDER BY h.name"
+)
+
+
+class SimMembership:
+    """The simulated driver of the membership port."""
+
+    def __init__(self, network: str, path: str, clock: Clock) -> None:
+        self.network = network
+        self._clock = clock
+        self._file = File(path, clock)
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._last: dict[str, str] = {}
+        self._version = 0
+
+    def poll(self, after: int | None, wait_s: float) -> Members:
+        until = self._clock.monotonic() + wait_s
+        while True:
+            members = self._now()
+            left = until - self._clock.monotonic()
+            if after is None or members.version != after or left <= 0:
+                return members
+            if self._clock.wait(self._closed, min(POLL_S, left)):
+                raise self._failed("we are closing")
+
+    def prove(self) -> Proof:
+        return Proof(LEADER, "", servers_alive=1, servers=1, gossip=self._now().states)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._file.close()
+
+    def _now(self) -> Members:
+        """Return the present members; the version counts the changes seen by this object."""
+        if self._closed.is_set():
+            raise self._failed("we are closing")
+        try:
+            with self._file.reading() as db:
+                rows = db.execute(_STATES, (self.network,)).fetchall()
+        except DriverError as error:
+            # The driver may have been closed during the poll.
+            why = "we are closing" if self._closed.is_set() else error.message
+            raise self._failed(why) from error
+        states = {row["name"]: DOWN if row["down"] else UP for row in rows}
+        with self._lock:
+            if states != self._last or self._version == 0:
+                self._last, self._version = states, self._version + 1
+            return Members(states, self._version, LEADER)
+
+    def _failed(self, why: str) -> DriverError:
+        return DriverError(MEMBERSHIP, f"{self.network}: {why}", retryable=True)
+
+
+def connect_membership(conf: Any, network: str) -> SimMembership:
+    return SimMembership(network, conf.sim.database, SystemClock())

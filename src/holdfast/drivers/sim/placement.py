@@ -17,7 +17,7 @@ from holdfast.drivers.sim.hosts import inventories, traits
 from holdfast.drivers.sim.world import World
 from holdfast.model.errors import Conflict
 from holdfast.model.host import Inventory
-from holdfast.nova.admission import Pool, ask, refusal
+from holdfast.nova.admission import Pool, read_request, refusal
 from holdfast.nova.names import HINT
 
 #: Prefix of a flavor's extra spec for a trait that is `required` or `forbidden`.
@@ -125,18 +125,18 @@ def _open_to(world: World, order: Order) -> set[int]:
     hints = {} if named is None else {HINT: named}
     specs = sim_pools.extra_specs(world, order.flavor)
     size = (order.vcpus, order.memory_mb, order.disk_gb)
-    request = ask(order.project_id, hints, specs, server=order.server_id, size=size)
+    request = read_request(order.project_id, hints, specs, server=order.server_id, size=size)
     pools: dict[int, list[Pool]] = {}
     for row in world.all("SELECT * FROM pools"):
         pool = Pool(row["name"], json.loads(row["metadata"]))
         for member in world.all("SELECT host_id FROM pool_hosts WHERE pool_id = ?", row["id"]):
             pools.setdefault(member["host_id"], []).append(pool)
     everybody = (row["id"] for row in world.all("SELECT id FROM hosts"))
-    return {one for one in everybody if refusal(request, pools.get(one, ())) is None}
+    return {host_id for host_id in everybody if refusal(request, pools.get(host_id, ())) is None}
 
 
 def _unfit(world: World, host: sqlite3.Row, order: Order) -> str | None:
-    if not world.looks_up(host):
+    if not world.appears_up(host):
         return "its service is down"
     if not host["enabled"]:
         return "its service is disabled"
@@ -161,23 +161,23 @@ def _too_small(host: sqlite3.Row, order: Order, *, dedicated: bool) -> str | Non
         "DISK_GB": ("GB of disk", host["used_disk_gb"], order.disk_gb),
     }
     have = inventories(host)
-    for resource_class, (what, used, need) in wanted.items():
+    for resource_class, (resource, used, need) in wanted.items():
         inventory = have.get(resource_class, Inventory(0))
         free = inventory.capacity - used
         if need > free:
-            return f"{need} {what} wanted, {free} free"
+            return f"{need} {resource} wanted, {free} free"
         if inventory.most is not None and need > inventory.most:
-            return f"{need} {what} wanted, one server may have {inventory.most}"
+            return f"{need} {resource} wanted, one server may have {inventory.most}"
     return None
 
 
 def _wrong_traits(host: sqlite3.Row, specs: Mapping[str, str]) -> str | None:
     has = traits(host)
-    for key, word in specs.items():
+    for key, requirement in specs.items():
         trait = key.removeprefix(TRAIT)
-        if not key.startswith(TRAIT) or (trait in has) == (word == "required"):
+        if not key.startswith(TRAIT) or (trait in has) == (requirement == "required"):
             continue
-        return f"{trait} is {word}"
+        return f"{trait} is {requirement}"
     return None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated Pools, Flavors and Slots ports."""
+"""The simulated Pools, Flavors, Slots, Addresses and Volumes ports."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from holdfast.drivers.sim.file import failed
 from holdfast.drivers.sim.wire import Wire
 from holdfast.drivers.sim.world import World
 from holdfast.model.errors import Conflict, InvalidInput, NotFound
-from holdfast.ports.cloud import Flavor, Inventory, Pool, ServerGroup
+from holdfast.ports.cloud import Address, Flavor, Inventory, Pool, ServerGroup, Subnet, Volume
 
 _ID = re.compile(r"[1-9][0-9]{0,17}")
 
@@ -44,7 +44,7 @@ class SimPools:
 
     def set_metadata(self, pool_id: str, metadata: Mapping[str, str]) -> None:
         with self._wire.call("pools.set_metadata", pool_id) as world:
-            row = _known(world, pool_id)
+            row = _pool_row(world, pool_id)
             world.subject = row["name"]
             body = _body(metadata)
             if body != row["metadata"]:
@@ -53,11 +53,11 @@ class SimPools:
     def resync(self, pool_id: str) -> None:
         """Check that the pool exists; the simulated scheduler never misses a change."""
         with self._wire.read("pools.resync") as world:
-            _known(world, pool_id)
+            _pool_row(world, pool_id)
 
     def add_host(self, pool_id: str, host: str) -> None:
         with self._wire.call("pools.add_host", f"{pool_id}/{host}") as world:
-            pool, member = _known(world, pool_id), world.host(host)
+            pool, member = _pool_row(world, pool_id), world.host(host)
             world.subject = f"{pool['name']}/{member['name']}"
             world.run(
                 "INSERT OR IGNORE INTO pool_hosts VALUES (?, ?)",
@@ -114,7 +114,7 @@ def _find(world: World, pool_id: str) -> sqlite3.Row | None:
     return world.one("SELECT * FROM pools WHERE id = ?", int(pool_id))
 
 
-def _known(world: World, pool_id: str) -> sqlite3.Row:
+def _pool_row(world: World, pool_id: str) -> sqlite3.Row:
     row = _find(world, pool_id)
     if row is None:
         raise NotFound(f"simulated cloud: no pool with id {pool_id}")
@@ -152,7 +152,7 @@ class SimFlavors:
 
     def show(self, flavor_id: str) -> Flavor:
         with self._wire.read("flavors.show") as world:
-            return _flavor(world, _known_flavor(world, flavor_id))
+            return _flavor(world, _flavor_row(world, flavor_id))
 
     def create(self, flavor: Flavor) -> None:
         with self._wire.call("flavors.create", flavor.id) as world:
@@ -165,7 +165,7 @@ class SimFlavors:
     def add_access(self, flavor_id: str, project_id: str) -> None:
         subject = f"{flavor_id}/{project_id}"
         with self._wire.call("flavors.add_access", subject) as world:
-            if _known_flavor(world, flavor_id)["public"]:
+            if _flavor_row(world, flavor_id)["public"]:
                 raise Conflict(f"flavor {flavor_id} is public: all projects have it")
             world.run(
                 "INSERT OR IGNORE INTO flavor_access VALUES (?, ?)",
@@ -197,7 +197,7 @@ def create_flavor(world: World, flavor: Flavor) -> None:
 
 def _complete(world: World, flavor: Flavor) -> None:
     """Set extra specs and access; existing values leave no effect."""
-    there = _flavor(world, _known_flavor(world, flavor.id))
+    there = _flavor(world, _flavor_row(world, flavor.id))
     specs = {**there.extra_specs, **flavor.extra_specs}
     if specs != there.extra_specs:
         world.run("UPDATE flavors SET extra_specs = ? WHERE id = ?", json.dumps(specs), flavor.id)
@@ -209,7 +209,7 @@ def _shape(flavor: Flavor) -> Flavor:
     return replace(flavor, extra_specs={}, projects=())
 
 
-def _known_flavor(world: World, flavor_id: str) -> sqlite3.Row:
+def _flavor_row(world: World, flavor_id: str) -> sqlite3.Row:
     row = world.one("SELECT * FROM flavors WHERE id = ?", flavor_id)
     if row is None:
         raise NotFound(f"simulated cloud: no flavor with id {flavor_id}")
@@ -229,7 +229,7 @@ def _flavor(world: World, row: sqlite3.Row) -> Flavor:
         disk_gb=row["disk_gb"],
         public=bool(row["public"]),
         extra_specs=json.loads(row["extra_specs"]),
-        projects=tuple(one["project_id"] for one in access),
+        projects=tuple(row_["project_id"] for row_ in access),
     )
 
 
@@ -330,7 +330,7 @@ def extra_specs(world: World, flavor: str) -> dict[str, str]:
 
 
 def _inventory(world: World, host: sqlite3.Row, resource_class: str) -> Inventory:
-    found = world.one(
+    total = world.one(
         "SELECT total FROM inventories WHERE host_id = ? AND resource_class = ?",
         *(host["id"], resource_class),
     )
@@ -342,7 +342,7 @@ def _inventory(world: World, host: sqlite3.Row, resource_class: str) -> Inventor
     return Inventory(
         host=host["name"],
         resource_class=resource_class,
-        total=found["total"] if found else 0,
+        total=total["total"] if total else 0,
         generation=host["generation"],
         used=sum(
             row["count"] * wanted(world, row["flavor"]).get(resource_class, 0) for row in servers
@@ -354,3 +354,117 @@ def _check(now: Inventory, total: int, generation: int) -> None:
     if not _CUSTOM.fullmatch(now.resource_class):
         raise failed(f"{now.resource_class} is no name of a custom class", retryable=False)
     now.check(total, generation)
+
+
+# Floating IPs, their networks, and volumes
+
+
+class SimAddresses:
+    """The simulated Addresses port."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def list(self) -> Sequence[Address]:
+        with self._wire.read("addresses.list") as world:
+            return [_address(row) for row in world.all("SELECT * FROM addresses ORDER BY rowid")]
+
+    def create(
+        self, network_id: str, address: str, project_id: str, tags: Sequence[str]
+    ) -> Address:
+        with self._wire.call("addresses.create", address) as world:
+            there = world.one(
+                "SELECT * FROM addresses WHERE network_id = ? AND address = ?",
+                *(network_id, address),
+            )
+            if there is not None:
+                existing = _address(there)
+                if tags and (existing.project_id, existing.tags) == (project_id, tuple(tags)):
+                    return existing
+                raise Conflict(f"address {address} of network {network_id} is taken")
+            made = Address(world.new_id(), network_id, address, project_id, tags=tuple(tags))
+            world.run(
+                "INSERT INTO addresses (id, network_id, address, project_id, tags)"
+                " VALUES (?, ?, ?, ?, ?)",
+                *(made.id, network_id, address, project_id, json.dumps(made.tags)),
+            )
+            return made
+
+    def delete(self, address_id: str) -> None:
+        with self._wire.call("addresses.delete", address_id) as world:
+            world.run("DELETE FROM addresses WHERE id = ?", address_id)
+
+    def subnets(self, network_id: str) -> Sequence[Subnet]:
+        with self._wire.read("addresses.subnets") as world:
+            if world.one("SELECT id FROM networks WHERE id = ?", network_id) is None:
+                raise NotFound(f"simulated cloud: no network {network_id}")
+            rows = world.all(
+                "SELECT * FROM subnets WHERE network_id = ? ORDER BY rowid", network_id
+            )
+            return [_subnet(row) for row in rows]
+
+
+def add_subnet(
+    world: World, network_id: str, cidr: str, gateway: str | None, pools: Sequence[tuple[str, str]]
+) -> Subnet:
+    """Add a subnet to a network; create the network if needed."""
+    world.run("INSERT OR IGNORE INTO networks VALUES (?)", network_id)
+    subnet = Subnet(world.new_id(), network_id, cidr, gateway, tuple(pools))
+    world.run(
+        "INSERT INTO subnets VALUES (?, ?, ?, ?, ?)",
+        *(subnet.id, network_id, cidr, gateway, json.dumps(subnet.pools)),
+    )
+    return subnet
+
+
+def _address(row: sqlite3.Row) -> Address:
+    return Address(
+        id=row["id"],
+        network_id=row["network_id"],
+        address=row["address"],
+        project_id=row["project_id"],
+        server_id=row["server_id"],
+        tags=tuple(json.loads(row["tags"])),
+    )
+
+
+def _subnet(row: sqlite3.Row) -> Subnet:
+    return Subnet(
+        id=row["id"],
+        network_id=row["network_id"],
+        cidr=row["cidr"],
+        gateway=row["gateway"],
+        pools=tuple((first, last) for first, last in json.loads(row["pools"])),
+    )
+
+
+class SimVolumes:
+    """The simulated Volumes port."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def list(self, *, server_id: str | None = None) -> Sequence[Volume]:
+        with self._wire.read("volumes.list") as world:
+            rows = world.all(
+                "SELECT * FROM volumes v WHERE ?1 IS NULL OR EXISTS"
+                " (SELECT 1 FROM attachments a"
+                "  WHERE a.volume_id = v.id AND a.server_id = ?1) ORDER BY v.rowid",
+                server_id,
+            )
+            return [volume_of(world, row) for row in rows]
+
+
+def volume_of(world: World, row: sqlite3.Row) -> Volume:
+    attached = world.all(
+        "SELECT server_id FROM attachments WHERE volume_id = ? ORDER BY server_id",
+        row["id"],
+    )
+    return Volume(
+        id=row["id"],
+        name=row["name"],
+        project_id=row["project_id"],
+        size_gb=row["size_gb"],
+        server_ids=tuple(attachment["server_id"] for attachment in attached),
+        status="in-use" if attached else "available",
+    )

@@ -48,13 +48,16 @@ class SimServers:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    def list(self, *, host: str | None = None, project_id: str | None = None) -> Sequence[Server]:
+    def list(
+        self, *, host: str | None = None, project_id: str | None = None, placed: bool = True
+    ) -> Sequence[Server]:
         with self._wire.read("servers.list") as world:
             host_id = world.host(host)["id"] if host is not None else None
             rows = world.all(
                 f"{SERVERS} WHERE (?1 IS NULL OR COALESCE(s.host_id, s.dest_host_id) = ?1)"
-                " AND (?2 IS NULL OR s.project_id = ?2) ORDER BY s.name, s.id",
-                *(host_id, project_id),
+                " AND (?2 IS NULL OR s.project_id = ?2) AND (?3 OR s.host_id IS NOT NULL)"
+                " ORDER BY s.name, s.id",
+                *(host_id, project_id, placed or host is None),
             )
             return [server_of(row) for row in rows]
 
@@ -68,7 +71,7 @@ class SimServers:
             if server is None:
                 return
             world.abandon_move(server_id)
-            if server["host"] and not world.looks_up(world.host(server["host"])):
+            if server["host"] and not world.appears_up(world.host(server["host"])):
                 world.run("DELETE FROM servers WHERE id = ?", server_id)
                 return
             world.run(
@@ -226,7 +229,7 @@ class SimMoves:
         host: str | None = None,
         *,
         as_it_was: bool = False,
-        seen: Server | None = None,
+        last_read: Server | None = None,
     ) -> None:
         with self._wire.call("moves.evacuate", server_id) as world:
             server = world.server(server_id)
@@ -244,7 +247,7 @@ class SimMoves:
         with self._wire.call("moves.live_migrate", server_id) as world:
             server = world.server(server_id)
             check(server, LIVE)
-            if not world.looks_up(world.host(server["host"])):
+            if not world.appears_up(world.host(server["host"])):
                 raise Conflict(
                     f"server {server_id}: cannot live migrate it while the compute service of"
                     f" {server['host']} is down; evacuate it"
@@ -253,14 +256,16 @@ class SimMoves:
             begin(world, LIVE, server_id, dest)
             _record(world, server, "live-migration", dest)
 
-    def migrations(self, *, source_host: str, kind: str = "evacuation") -> Sequence[Migration]:
+    def migrations(
+        self, *, source_host: str, kind: str = "evacuation", after: int = 0
+    ) -> Sequence[Migration]:
         with self._wire.read("moves.migrations") as world:
             rows = world.all(
                 "SELECT m.*, s.name AS source, d.name AS dest FROM migrations m"
                 " JOIN hosts s ON s.id = m.source_id"
                 " LEFT JOIN hosts d ON d.id = m.dest_id"
-                " WHERE m.source_id = ? AND m.type = ? ORDER BY m.id",
-                *(world.host(source_host)["id"], kind),
+                " WHERE m.source_id = ? AND m.type = ? AND m.id > ? ORDER BY m.id",
+                *(world.host(source_host)["id"], kind, after),
             )
             return [_migration(row) for row in rows]
 
@@ -271,14 +276,14 @@ def _check(world: World, server: sqlite3.Row) -> None:
     As in Nova, any task state but these two is ignored: on a dead host it would stay for ever, and
     the server with it.
     """
-    what = f"server {server['id']}"
+    subject = f"server {server['id']}"
     if server["task_state"] in ("rebuilding", "deleting"):
-        raise Conflict(f"{what}: cannot evacuate it while it is {server['task_state']}")
+        raise Conflict(f"{subject}: cannot evacuate it while it is {server['task_state']}")
     if server["status"] not in EVACUATE.allowed:
-        raise Conflict(f"{what}: cannot evacuate it while it is {server['status']}")
-    if world.looks_up(world.host(server["host"])):
+        raise Conflict(f"{subject}: cannot evacuate it while it is {server['status']}")
+    if world.appears_up(world.host(server["host"])):
         raise Conflict(
-            f"{what}: cannot evacuate it while the compute service of {server['host']}"
+            f"{subject}: cannot evacuate it while the compute service of {server['host']}"
             " is up; force it down first"
         )
 

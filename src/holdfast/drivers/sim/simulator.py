@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from holdfast.drivers.sim import addresses, hosts, outage, pools
-from holdfast.drivers.sim.addresses import volume_of
+from holdfast.drivers.sim import hosts, outage, pools
 from holdfast.drivers.sim.file import File
 from holdfast.drivers.sim.placement import ROOM, Order, boot
-from holdfast.drivers.sim.pools import pool_of
+from holdfast.drivers.sim.pools import add_subnet, pool_of, volume_of
 from holdfast.drivers.sim.servers import server_of
 from holdfast.drivers.sim.world import SERVERS, Effect, Settings, World, moment, open_world
 from holdfast.model.errors import InvalidInput
@@ -74,7 +73,7 @@ def _hosts(world: World) -> list[dict[str, Any]]:
             "powered": bool(row["powered"]),
             "restarted_at": row["restarted_at"] and moment(row["restarted_at"]).isoformat(),
             "service": {
-                "state": "up" if world.looks_up(row) else "down",
+                "state": "up" if world.appears_up(row) else "down",
                 "enabled": bool(row["enabled"]),
                 "disabled_reason": row["disabled_reason"],
                 "forced_down": bool(row["forced_down"]),
@@ -148,7 +147,7 @@ def seed(world: World) -> None:
         pools.create_flavor(world, flavor)
     if world.one("SELECT id FROM pools WHERE name = ?", FREEPOOL) is None:
         pools.create_pool(world, FREEPOOL, {})
-    addresses.add_subnet(world, NETWORK, CIDR, GATEWAY, POOLS)
+    add_subnet(world, NETWORK, CIDR, GATEWAY, POOLS)
     homes = [
         f"cmp-{PER_RACK * rack + place:02d}"
         for place in range(EMPTY_PER_RACK + 1, PER_RACK + 1)
@@ -356,7 +355,7 @@ class Simulator:
     ) -> Subnet:
         """Add a subnet, and the network if needed; the cloud hands out the addresses in `pools`."""
         with self._open("add_subnet", network_id) as world:
-            return addresses.add_subnet(world, network_id, cidr, gateway, pools)
+            return add_subnet(world, network_id, cidr, gateway, pools)
 
     def seed_demo(self) -> None:
         """Create the demo world, once."""
@@ -424,5 +423,5 @@ class Simulator:
         with self._open("lose_server", id_or_name) as world:
             outage.lose(world, id_or_name)
 
-    def _open(self, what: str, subject: str = "") -> AbstractContextManager[World]:
-        return open_world(self._file, self._clock, f"sim.{what}", subject)
+    def _open(self, purpose: str, subject: str = "") -> AbstractContextManager[World]:
+        return open_world(self._file, self._clock, f"sim.{purpose}", subject)

@@ -87,34 +87,34 @@ class Wire:
 
     def read(self, name: str) -> AbstractContextManager[World]:
         """Run a reading call, which waits for no other call."""
-        return self._call(name, looking=True)
+        return self._call(name, read_only=True)
 
     @contextmanager
-    def _call(self, name: str, subject: str = "", *, looking: bool = False) -> Iterator[World]:
+    def _call(self, name: str, subject: str = "", *, read_only: bool = False) -> Iterator[World]:
         deadline = self._clock.monotonic() + self._timeout_s
         self._file.count(name)
-        with self._world(subject, self._timeout_s, looking) as world:
-            fate = self._meet(world, name)
-            if fate is FINE:  # most calls: in a single transaction
+        with self._world(subject, self._timeout_s, read_only) as world:
+            decision = self._decide_fault(world, name)
+            if decision is FINE:  # most calls: in a single transaction
                 with acting(world, name):
                     yield world
-        if fate is FINE:
+        if decision is FINE:
             return
-        self._sleep(min(fate.wait_s, self._left(deadline)))
-        if fate.refusal:
-            raise failed(fate.refusal, retryable=True)
+        self._sleep(min(decision.wait_s, self._left(deadline)))
+        if decision.refusal:
+            raise failed(decision.refusal, retryable=True)
         try:
             with (
-                self._world(subject, self._left(deadline), looking) as world,
+                self._world(subject, self._left(deadline), read_only) as world,
                 acting(world, name),
             ):
                 yield world
         except HoldfastError as error:
-            if fate.loss:
-                self._lose(fate, deadline, error)
+            if decision.loss:
+                self._lose(decision, deadline, error)
             raise
-        if fate.loss:
-            self._lose(fate, deadline, None)
+        if decision.loss:
+            self._lose(decision, deadline, None)
 
     def time_out(self, name: str) -> None:
         """Wait for the timeout and raise DriverError.
@@ -125,27 +125,27 @@ class Wire:
         raise failed(f"{name}: no answer within {self._timeout_s:g} s", retryable=True)
 
     @contextmanager
-    def _world(self, subject: str, patience_s: float, looking: bool) -> Iterator[World]:
+    def _world(self, subject: str, patience_s: float, read_only: bool) -> Iterator[World]:
         """Open a world; a reader also writes if actions are due or call counts must be written."""
-        if looking and not self._file.must_write():
-            with self._file.looking(patience_s) as db:
-                world = World(db, self._clock.now().timestamp(), subject, looking=True)
+        if read_only and not self._file.must_write():
+            with self._file.reading(patience_s) as db:
+                world = World(db, self._clock.now().timestamp(), subject, read_only=True)
                 if not sim_world.is_behind(db, world.now):
                     yield world
                     return
         with self._file.transaction(patience_s) as db:
             yield World(db, self._clock.now().timestamp(), subject)
 
-    def _meet(self, world: World, name: str) -> FaultDecision:
+    def _decide_fault(self, world: World, name: str) -> FaultDecision:
         """Draw the random numbers of the call and decide by the file's present settings."""
         with self._lock:
             dice = Dice(*(self._random.random() for _ in range(4)))
         return decide_fault(world.settings, name, self._timeout_s, dice)
 
-    def _lose(self, fate: FaultDecision, deadline: float, reply: HoldfastError | None) -> None:
-        if fate.wait_after:
+    def _lose(self, decision: FaultDecision, deadline: float, reply: HoldfastError | None) -> None:
+        if decision.wait_after:
             self._sleep(self._left(deadline))
-        raise failed(fate.loss, retryable=True) from reply
+        raise failed(decision.loss, retryable=True) from reply
 
     def _sleep(self, seconds: float) -> None:
         if seconds > 0:

@@ -37,7 +37,7 @@ CALLS = frozenset(
     for method in vars(protocol)
     if not method.startswith("_")
 )
-#: Calls of the fences (`drivers/sim/fence.py`); only `only_calls` gives them faults.
+#: Calls of the fences (`drivers/sim/outage.py`); only `only_calls` gives them faults.
 FENCES = frozenset({"fence.power", "fence.off", "fence.on"})
 
 
@@ -257,13 +257,13 @@ def moment(seconds: float) -> datetime:
 class World:
     """A transaction on the world.
 
-    A caller may set `subject` to a better name. With `looking` the transaction only reads.
+    A caller may set `subject` to a better name. With `read_only` the transaction only reads.
     """
 
     def __init__(
-        self, db: sqlite3.Connection, now: float, subject: str, *, looking: bool = False
+        self, db: sqlite3.Connection, now: float, subject: str, *, read_only: bool = False
     ) -> None:
-        self.looking = looking
+        self.read_only = read_only
         self.db = db
         self.now = now
         self.settings = load(db)
@@ -278,8 +278,8 @@ class World:
 
     def run(self, sql: str, *values: Any) -> int:
         """Execute a write; return the number of changed rows."""
-        if self.looking:
-            raise AssertionError(f"a look must not write: {sql}")
+        if self.read_only:
+            raise AssertionError(f"a read-only transaction must not write: {sql}")
         return self.db.execute(sql, values).rowcount
 
     def change(self, **settings: Any) -> None:
@@ -300,15 +300,15 @@ class World:
             *(name, short(name), short(name)),
         )
         exact = [row for row in rows if name in (row["uuid"], row["name"])]
-        found = exact or [
+        matches = exact or [
             row for row in rows if same(row["name"], name) or same(row["hypervisor_hostname"], name)
         ]
-        if not found:
+        if not matches:
             raise NotFound(f"simulated cloud: no host {name}")
-        if len(found) > 1:
-            names = ", ".join(row["name"] for row in found)
+        if len(matches) > 1:
+            names = ", ".join(row["name"] for row in matches)
             raise Conflict(f"simulated cloud: {name} could be any of {names}")
-        return found[0]
+        return matches[0]
 
     def server(self, server_id: str) -> sqlite3.Row:
         row = self.one(f"{SERVERS} WHERE s.id = ?", server_id)
@@ -323,7 +323,7 @@ class World:
             server_id,
         )
 
-    def looks_up(self, host: sqlite3.Row) -> bool:
+    def appears_up(self, host: sqlite3.Row) -> bool:
         """Return whether the cloud reports the service as up.
 
         The cloud notices a silent host only after `service_down_s`.
@@ -359,7 +359,7 @@ def acting(world: World, call: str) -> Iterator[World]:
     order.
     """
     db = world.db
-    if world.looking:
+    if world.read_only:
         yield world
         return
     settle(db, world.now)

@@ -31,6 +31,7 @@ class ComputeMonitor:
     name = "compute"
     topics: Sequence[str] = ("versioned_notifications",)
     event_types: Sequence[str] = ("service.update",)
+    push_only = False
 
     def __init__(self, _conf: cfg.ConfigOpts) -> None:
         """Create the monitor without options: [monitors] defines failures for all monitors."""
@@ -42,8 +43,8 @@ class ComputeMonitor:
             notice.forced_down, notice.disabled, notice.disabled_reason or ""
         )
         if not verdict:
-            seen = notice.last_seen_up
-            verdict = UP if seen and notice.at - seen < SEEN_WITHIN else UNKNOWN
+            seen_up_at = notice.last_seen_up
+            verdict = UP if seen_up_at and notice.at - seen_up_at < SEEN_WITHIN else UNKNOWN
         return [
             StatusReport(
                 host=notice.host,
@@ -100,11 +101,11 @@ def _closed(forced_down: bool, disabled: bool, why: str) -> tuple[str, str, bool
 
 
 def _of_host(host: CloudHost, at: datetime) -> StatusReport:
-    known = host.state in (UP, DOWN)
+    is_known = host.state in (UP, DOWN)
     return StatusReport(
         host=host.service_host,
         source=HYPERVISOR,
-        verdict=host.state if known else UNKNOWN,
+        verdict=host.state if is_known else UNKNOWN,
         at=at,
         reason="the hypervisor is down" if host.state == DOWN else "",
     )

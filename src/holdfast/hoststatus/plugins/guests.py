@@ -3,7 +3,7 @@
 
 The monitor is a second or third opinion beside the agents of the hosts. It is off unless
 [monitors] enabled names it. It only receives notifications: a server in error for weeks is no
-news. `classify` decides what a notification means; `GuestNews` writes the reports.
+news. `classify` decides what a notification means; `GuestReportWriter` writes the reports.
 """
 
 import logging
@@ -49,13 +49,13 @@ class Classification:
     reported.
     """
 
-    what: str
+    event: str
     may_recover: bool
     sentence: str
 
     @property
     def still(self) -> tuple[str, ...]:
-        return STILL[self.what]
+        return STILL[self.event]
 
 
 def classify(notice: ServerNotice) -> Classification | None:
@@ -77,22 +77,22 @@ def classify(notice: ServerNotice) -> Classification | None:
     """
     if not notice.host or _INITIATOR not in notice.data:
         return None  # on no host; or this Nova does not send the requester
-    asked = bool(notice.data[_INITIATOR])
+    is_requested = bool(notice.data[_INITIATOR])
     if notice.event_type == UPDATE:
-        return _error(notice, asked)
-    if notice.event_type == POWER_OFF and not asked:
+        return _error(notice, is_requested)
+    if notice.event_type == POWER_OFF and not is_requested:
         return _off(notice)
     return None
 
 
-def _error(notice: ServerNotice, asked: bool) -> Classification | None:
+def _error(notice: ServerNotice, is_requested: bool) -> Classification | None:
     change = notice.change
     if change is None or change.state != ERROR or change.old_state == ERROR:
         return None
     was, task = change.old_state, change.old_task_state or change.task_state
     if was not in RAN | RESTED or task in GOING:
         return None
-    if asked:
+    if is_requested:
         if task is None:
             return None
         return Classification(ERROR, False, f"an order failed ({task}), Nova shows it in error")
@@ -114,8 +114,8 @@ def _off(notice: ServerNotice) -> Classification | None:
             CRASHED, not rests, f"{rests}it crashed, by what its hypervisor told Nova"
         )
     if notice.power_state == "shutdown":
-        said = f"{rests}it is switched off without an API request, and Nova does not know why"
-        return Classification(POWERED_OFF, not rests, said)
+        sentence = f"{rests}it is switched off without an API request, and Nova does not know why"
+        return Classification(POWERED_OFF, not rests, sentence)
     return None
 
 
@@ -130,7 +130,7 @@ class GuestMonitor:
     name = "guests"
     topics: Sequence[str] = ("versioned_notifications",)
     event_types: Sequence[str] = (UPDATE, POWER_OFF)
-    only_hears = True
+    push_only = True
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         """Create the monitor; [monitors] is read again for each notification."""
@@ -146,21 +146,21 @@ class GuestMonitor:
         if wish == IGNORE:
             return []
         failed = wish == RECOVER and meant.may_recover
-        return [_word(notice, meant, FAILED if failed else NOTED)]
+        return [_report(notice, meant, FAILED if failed else NOTED)]
 
     def states(self, cloud: Cloud, at: datetime) -> Sequence[StatusReport]:
         return []
 
     def _wish(self, meant: Classification) -> str:
         options: Any = self._conf.monitors
-        said = options.guest_power_offs if meant.what == POWERED_OFF else options.guest_errors
-        return str(said)
+        setting = options.guest_power_offs if meant.event == POWERED_OFF else options.guest_errors
+        return str(setting)
 
 
-def _word(notice: ServerNotice, meant: Classification, state: str) -> GuestReport:
+def _report(notice: ServerNotice, meant: Classification, state: str) -> GuestReport:
     change = notice.change
-    told: dict[str, Any] = {
-        "event": meant.what,
+    evidence: dict[str, Any] = {
+        "event": meant.event,
         "name": notice.name,
         "project": notice.project_id,
         "old_state": change.old_state if change else notice.state,
@@ -179,14 +179,14 @@ def _word(notice: ServerNotice, meant: Classification, state: str) -> GuestRepor
         at=notice.at,
         key=f"{notice.event_type}/{notice.message_id}",
         sentence=meant.sentence,
-        evidence={name: value for name, value in told.items() if value},
+        evidence={name: value for name, value in evidence.items() if value},
     )
 
 
 LOG = logging.getLogger(__name__)
 
 
-class GuestNews:
+class GuestReportWriter:
     """Writes guest reports of monitors as observations, like reports of agents.
 
     The listener acknowledges a message after this write. A manager that dies before the write
@@ -201,12 +201,14 @@ class GuestNews:
         self._new_id = new_id
         self._wake = wake
 
-    def write(self, words: Sequence[GuestReport]) -> None:
+    def write(self, reports: Sequence[GuestReport]) -> None:
         """Write the reports; after an error the listener delivers the message again."""
-        for word in words:
-            _row, new = self._observations.add(self._new_id(), word.values())
+        for report in reports:
+            _row, new = self._observations.add(self._new_id(), report.values())
             if new:
-                level = logging.WARNING if word.state == FAILED else logging.INFO
-                LOG.log(level, "server %s on %s: %s", word.server_id, word.host, word.sentence)
-        if any(word.state == FAILED for word in words):
+                level = logging.WARNING if report.state == FAILED else logging.INFO
+                LOG.log(
+                    level, "server %s on %s: %s", report.server_id, report.host, report.sentence
+                )
+        if any(report.state == FAILED for report in reports):
             self._wake()

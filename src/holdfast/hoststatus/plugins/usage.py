@@ -96,9 +96,11 @@ class Usage:
 
     def _host(self, notice: Notice) -> Snapshot | None:
         host = str(notice.data["host"])
-        said = {one["name"]: one["value"] for one in _objects(notice.data["metrics"])}
+        metrics = {metric["name"]: metric["value"] for metric in _objects(notice.data["metrics"])}
         now = {
-            ours: float(said[name]) for name, ours in _HOST.items() if said.get(name) is not None
+            ours: float(metrics[name])
+            for name, ours in _HOST.items()
+            if metrics.get(name) is not None
         }
         before = self._before(f"host {host}/{notice.data.get('nodename')}", notice.at, now)
         if before is None:
@@ -122,7 +124,7 @@ class Usage:
         values = {"vcpus": float(vcpus), "balloon_maximum_kib": float(memory_kib)}
         made = collector.Made(values, _GUEST - values.keys())
         host = notice.host or _publisher(notice)
-        return self._made(host, notice.at, 0.0, GUEST, entity, made, _standing(notice))
+        return self._made(host, notice.at, 0.0, GUEST, entity, made, _stale(notice))
 
     def _before(
         self, key: str, at: datetime, now: Mapping[str, float]
@@ -131,11 +133,11 @@ class Usage:
 
         None if the notification is a duplicate or out of order.
         """
-        known = self._counted.get(key)
-        if known is not None and at <= known[0]:
+        last = self._counted.get(key)
+        if last is not None and at <= last[0]:
             return None
         self._counted.put(key, (at, now))
-        return (0.0, None) if known is None else ((at - known[0]).total_seconds(), known[1])
+        return (0.0, None) if last is None else ((at - last[0]).total_seconds(), last[1])
 
     def _made(
         self,
@@ -157,19 +159,19 @@ class _Last(Generic[_T]):
     """The most recent values by key, up to MOST keys."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, _T] = OrderedDict()
+        self._values: OrderedDict[str, _T] = OrderedDict()
 
     def get(self, key: str) -> _T | None:
-        return self._known.get(key)
+        return self._values.get(key)
 
     def put(self, key: str, value: _T) -> None:
-        self._known[key] = value
-        self._known.move_to_end(key)
-        if len(self._known) > MOST:
-            self._known.popitem(last=False)
+        self._values[key] = value
+        self._values.move_to_end(key)
+        if len(self._values) > MOST:
+            self._values.popitem(last=False)
 
 
-def _standing(notice: ServerNotice) -> str:
+def _stale(notice: ServerNotice) -> str:
     """Why the values are not of a running server; "" if the server runs."""
     return "" if notice.power_state in (None, "running") else str(notice.power_state)
 
@@ -179,8 +181,8 @@ def _publisher(notice: Notice) -> str:
     return notice.publisher.partition(":")[2] or notice.publisher
 
 
-def _objects(found: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [one["nova_object.data"] for one in found]
+def _objects(wrapped: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [object_["nova_object.data"] for object_ in wrapped]
 
 
 def _time(text: str | None) -> datetime | None:
@@ -196,7 +198,7 @@ class UsageMonitor:
     name = "usage"
     topics: Sequence[str] = ("versioned_notifications",)
     event_types: Sequence[str] = (VOLUME, EXISTS, METRICS)
-    only_hears = True
+    push_only = True
 
     def __init__(self, offer: Callable[[Snapshot], None], clock: Clock) -> None:
         """Create the monitor; `offer` must not block."""

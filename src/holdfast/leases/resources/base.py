@@ -6,12 +6,12 @@
 
 `plan` runs inside a loop that reads, plans and books until the write wins. The effects run in
 durable steps: each may run twice, and must then do nothing the second time. A type of your own
-overrides the methods of `Quiet` that differ:
+overrides the methods of `BaseResource` that differ:
 
-    class Licence(Quiet):
+    class Licence(BaseResource):
         type = "acme:licence"
 
-        def plan(self, wish, stock, ledger):
+        def plan(self, wish, snapshot, ledger):
             return (Allocation(None, wish.held, thing="licence:42"),)
 """
 
@@ -24,13 +24,74 @@ from typing import Any, Protocol
 
 from holdfast.jobs.job import NotYet
 from holdfast.leases.placement import Need, Order
-from holdfast.leases.pools import KnownPools
-from holdfast.model.caller import Caller
 from holdfast.model.capacity import CapacitySnapshot
-from holdfast.model.errors import DriverError, NotEnoughHosts, NotFound
+from holdfast.model.errors import Conflict, DriverError, NotEnoughHosts, NotFound
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
-from holdfast.ports.cloud import Cloud
+from holdfast.nova.names import CLOSED, OPEN
+from holdfast.ports.cloud import Cloud, Pool, Pools
 from holdfast.ports.ledger import Ledger
+from holdfast.ports.manager import Caller
+
+# Pools (host aggregates) by name: a retry finds the pool of the first call by name.
+
+
+#: Pool ids that the cache keeps.
+MOST_IDS = 4096
+
+
+class PoolIds:
+    """Cache of pool ids: spares a lease start the lookup calls."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, str] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._ids
+
+    def id_of(self, pools: Pools, name: str, metadata: Mapping[str, str]) -> str:
+        if name not in self._ids:
+            # Other managers end leases too, and this one does not hear of it.
+            if len(self._ids) >= MOST_IDS:
+                self._ids.clear()
+            self._ids[name] = ensure_pool(pools, name, metadata).id
+        return self._ids[name]
+
+    def forget(self, name: str) -> None:
+        self._ids.pop(name, None)
+
+
+def ensure_pool(pools: Pools, name: str, metadata: Mapping[str, str]) -> Pool:
+    """Return the pool of this name with this metadata; create a missing pool.
+
+    A cloud may create a pool in one call and set its metadata in a second. A manager that died
+    in between left a pool without an owner.
+    """
+    pool = pools.find(name)
+    if pool is None:
+        try:
+            return pools.create(name, metadata)
+        except Conflict:  # made by an earlier call of ours whose answer was lost
+            pool = pools.find(name)
+            if pool is None:
+                raise
+    if metadata.items() - pool.metadata.items():
+        pools.set_metadata(pool.id, {**pool.metadata, **metadata})
+    return pool
+
+
+def close_pool(pools: Pools, pool: Pool) -> None:
+    """Close the pool: no new servers, not even of its owner.
+
+    A server that leaves now cannot come back. A call that died may have closed the pool without
+    telling the scheduler, so a closed pool is resynced.
+    """
+    if pool.metadata.get(OPEN) == CLOSED:
+        pools.resync(pool.id)
+    else:
+        pools.set_metadata(pool.id, {**pool.metadata, OPEN: CLOSED})
+
+
+# Effects.
 
 
 class Options(Protocol):
@@ -50,18 +111,18 @@ class EffectContext:
     cloud: Cloud
     ledger: Ledger
     calls: Executor
-    known: KnownPools
+    pool_ids: PoolIds
     freepool: str
     options: Options
 
     @contextlib.contextmanager
     def pool(self, name: str, metadata: Mapping[str, str] | None = None) -> Iterator[str]:
         """Provide the id of a pool by name: created if missing, cached until proven wrong."""
-        remembered = name in self.known
+        remembered = name in self.pool_ids
         try:
-            yield self.known.id_of(self.cloud.pools, name, metadata or {})
+            yield self.pool_ids.id_of(self.cloud.pools, name, metadata or {})
         except NotFound as gone:
-            self.known.forget(name)
+            self.pool_ids.forget(name)
             if remembered:
                 raise NotYet(f"pool {name} is not what it was: {gone.message}", 0.1) from gone
             raise DriverError("cloud", gone.message, retryable=True) from gone
@@ -141,7 +202,13 @@ class Resource(Protocol):
         """Return the spec after an update; InvalidInput or Conflict for a forbidden change."""
         ...
 
-    def plan(self, wish: Wish, stock: CapacitySnapshot, ledger: Ledger) -> tuple[Allocation, ...]:
+    def properties(self, spec: Mapping[str, Any]) -> frozenset[str]:
+        """Return the properties of hosts that the spec names; private ones are masked for users."""
+        ...
+
+    def plan(
+        self, wish: Wish, snapshot: CapacitySnapshot, ledger: Ledger
+    ) -> tuple[Allocation, ...]:
         """Return the allocations for the window; NotEnoughHosts says why there are none."""
         ...
 
@@ -153,7 +220,7 @@ class Resource(Protocol):
         ...
 
     def openings(
-        self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
+        self, wish: Wish, until: datetime, snapshot: CapacitySnapshot, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
         """List the earliest fitting windows as long as `wish.held`, from its start on."""
         ...
@@ -186,7 +253,7 @@ class Resource(Protocol):
         ...
 
 
-class Quiet:
+class BaseResource:
     """A resource type without behaviour: the base class for others."""
 
     type = ""
@@ -202,17 +269,22 @@ class Quiet:
     def change(self, reservation: Reservation, wanted: Mapping[str, Any]) -> dict[str, Any]:
         return self.validate({**reservation.spec, **wanted})
 
-    def plan(self, wish: Wish, stock: CapacitySnapshot, ledger: Ledger) -> tuple[Allocation, ...]:
+    def properties(self, spec: Mapping[str, Any]) -> frozenset[str]:
+        return frozenset()
+
+    def plan(
+        self, wish: Wish, snapshot: CapacitySnapshot, ledger: Ledger
+    ) -> tuple[Allocation, ...]:
         return ()
 
     def need(self, wish: Wish, lost: Sequence[Allocation]) -> Need | None:
         return None
 
     def openings(
-        self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
+        self, wish: Wish, until: datetime, snapshot: CapacitySnapshot, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
         """List openings by planning at once, and at each end of a hold."""
-        return by_trying(self.plan, wish, until, stock, ledger, most)
+        return by_trying(self.plan, wish, until, snapshot, ledger, most)
 
     def arrange(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect("nothing to arrange")
@@ -241,7 +313,7 @@ def by_trying(
     plan: Callable[[Wish, CapacitySnapshot, Ledger], tuple[Allocation, ...]],
     wish: Wish,
     until: datetime,
-    stock: CapacitySnapshot,
+    snapshot: CapacitySnapshot,
     ledger: Ledger,
     most: int,
 ) -> Sequence[Opening]:
@@ -249,15 +321,15 @@ def by_trying(
     length = wish.held.end - wish.held.start
     ends = {
         datetime.fromtimestamp(hold.end, UTC)
-        for host_id in stock.hosts
-        for hold in stock.line(host_id).within(wish.held.start.timestamp(), until.timestamp())
+        for host_id in snapshot.hosts
+        for hold in snapshot.line(host_id).within(wish.held.start.timestamp(), until.timestamp())
         if hold.end <= until.timestamp()
     }
     openings: list[Opening] = []
     for start in [wish.held.start, *sorted(ends)[:MOST_TRIES]]:
         window = Window(start, start + length)
         try:
-            planned = plan(replace(wish, held=window), stock, ledger)
+            planned = plan(replace(wish, held=window), snapshot, ledger)
         except NotEnoughHosts:
             continue
         openings.append(Opening(window, sum(a.slots or 1 for a in planned)))

@@ -6,6 +6,7 @@ Each enrolled address has one owner at a time. In the cloud it exists from the s
 to its end only, with a tag by which a retry finds it.
 """
 
+import ipaddress
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -13,24 +14,26 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.jobs.job import NotYet
-from holdfast.leases.floatingips import parse
-from holdfast.leases.resources.base import Effect, EffectContext, Opening, Quiet, Wish
+from holdfast.leases.resources.base import BaseResource, Effect, EffectContext, Opening, Wish
 from holdfast.model import floatingip
 from holdfast.model.capacity import CapacitySnapshot
-from holdfast.model.errors import Conflict, InvalidInput, NotEnoughAddresses
+from holdfast.model.errors import Conflict, InvalidInput, NotEnoughAddresses, NotFound
 from holdfast.model.floatingip import FloatingIp
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
+from holdfast.ports.cloud import Cloud, Subnet
 from holdfast.ports.ledger import Ledger
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 MOST = 10_000
 TAG = "blazar"
 #: Key in `Reservation.made`: the addresses' ids in the cloud, from the start for the end.
 CLOUD_IDS = "cloud_ids"
 #: Seconds until the next check whether an address is free.
-_LOOK_S = 1.0
+_POLL_S = 1.0
 
 
-class FloatingIpResource(Quiet):
+class FloatingIpResource(BaseResource):
     type = "virtual:floatingip"
 
     # Decisions.
@@ -61,7 +64,9 @@ class FloatingIpResource(Quiet):
             raise Conflict("amount: can only grow once the lease has started")
         return new
 
-    def plan(self, wish: Wish, stock: CapacitySnapshot, ledger: Ledger) -> tuple[Allocation, ...]:
+    def plan(
+        self, wish: Wish, snapshot: CapacitySnapshot, ledger: Ledger
+    ) -> tuple[Allocation, ...]:
         spec, enrolled = wish.spec, ledger.floatingips(wish.spec["network_id"])
         _check_required(spec, enrolled)
         floating_ips = [
@@ -76,7 +81,7 @@ class FloatingIpResource(Quiet):
         return tuple(Allocation(None, wish.held, thing=floating_ip.thing) for floating_ip in chosen)
 
     def openings(
-        self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
+        self, wish: Wish, until: datetime, snapshot: CapacitySnapshot, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
         """List openings at once, and at each end of a hold on an address."""
         enrolled = ledger.floatingips(wish.spec["network_id"])
@@ -100,8 +105,8 @@ class FloatingIpResource(Quiet):
     def start(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         if effects.ledger.now() >= lease.end:  # they may belong to another lease by now
             return Effect(f"lease {lease.name} was over before it could start")
-        things = _things(reservation)
-        late = effects.ledger.things_not_given_back(things, besides=lease.id)
+        keys = _things(reservation)
+        late = effects.ledger.things_not_given_back(keys, besides=lease.id)
         if late and _patient(effects, lease):
             raise NotYet(f"lease {', '.join(sorted(late))} has not given its addresses back yet")
         floating_ips = {
@@ -109,24 +114,24 @@ class FloatingIpResource(Quiet):
             for floating_ip in effects.ledger.floatingips(_network(reservation))
         }
         refused: list[str] = []
-        ids = set(_made(reservation))
+        ids, tags = set(_made(reservation)), _tags(reservation)
 
         def make(key: str) -> None:
-            one = floating_ips[key]
+            floating_ip = floating_ips[key]
             try:
                 made = effects.cloud.addresses.create(
-                    one.network_id, one.address, lease.project_id, _tags(reservation)
+                    floating_ip.network_id, floating_ip.address, lease.project_id, tags
                 )
             except Conflict:
-                refused.append(one.address)
+                refused.append(floating_ip.address)
             else:
                 ids.add(made.id)
 
-        effects.each(make, things)
+        effects.each(make, keys)
         if refused:
             return replace(_without(effects, lease, refused), made={CLOUD_IDS: sorted(ids)})
-        said = f"{len(things)} floating IPs are there"
-        return Effect(said, made={CLOUD_IDS: sorted(ids)}, missing=False)
+        sentence = f"{len(keys)} floating IPs are there"
+        return Effect(sentence, made={CLOUD_IDS: sorted(ids)}, missing=False)
 
     def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         """Delete the addresses, found by tag or id.
@@ -136,7 +141,7 @@ class FloatingIpResource(Quiet):
         """
         mark, ids = _tags(reservation)[-1], _made(reservation)
         there = effects.cloud.addresses.list()
-        ours = [one.id for one in there if mark in one.tags or one.id in ids]
+        ours = [address.id for address in there if mark in address.tags or address.id in ids]
         effects.each(effects.cloud.addresses.delete, ours)
         return Effect(f"{len(ours)} floating IPs are given back")
 
@@ -146,13 +151,14 @@ def choose(wish: Wish, addresses: Sequence[FloatingIp], busy: set[str]) -> list[
     spec = wish.spec
     kept = {allocation.thing for allocation in wish.kept}
     free = [address for address in addresses if address.thing not in busy]
-    lost = kept - {one.thing for one in free}
+    lost = kept - {address.thing for address in free}
     if wish.is_active and lost:
         raise NotEnoughAddresses(
             "Not enough floating IPs available: the lease is active and"
             f" {len(lost)} of its addresses cannot stay with it in that window"
         )
-    gone = [a for a in spec["required_floatingips"] if a not in {one.address for one in free}]
+    there = {address.address for address in free}
+    gone = [text for text in spec["required_floatingips"] if text not in there]
     if gone:
         raise NotEnoughAddresses(
             f"Not enough floating IPs available: {', '.join(gone)} held in that window"
@@ -162,11 +168,11 @@ def choose(wish: Wish, addresses: Sequence[FloatingIp], busy: set[str]) -> list[
             f"Not enough floating IPs available: {spec['amount']} asked for; of"
             f" {len(addresses)} in network {spec['network_id']} {len(free)} are free in the window"
         )
-    ranks = {one.thing: wish.order(position) for position, one in enumerate(addresses)}
+    ranks = {address.thing: wish.order(position) for position, address in enumerate(addresses)}
 
-    def rank(one: FloatingIp) -> tuple[bool, bool, float]:
-        required = one.address in spec["required_floatingips"]
-        return not required, one.thing not in kept, ranks[one.thing]
+    def rank(address: FloatingIp) -> tuple[bool, bool, float]:
+        required = address.address in spec["required_floatingips"]
+        return not required, address.thing not in kept, ranks[address.thing]
 
     return sorted(free, key=rank)[: spec["amount"]]
 
@@ -178,8 +184,8 @@ def moments(
     return [start, *sorted({window.end for _, window in holds if start < window.end <= until})]
 
 
-def _meet(one: Window, other: Window) -> bool:
-    return one.start < other.end and other.start < one.end
+def _meet(window: Window, other: Window) -> bool:
+    return window.start < other.end and other.start < window.end
 
 
 def _all_there(spec: Mapping[str, Any], free: Sequence[FloatingIp]) -> bool:
@@ -187,9 +193,9 @@ def _all_there(spec: Mapping[str, Any], free: Sequence[FloatingIp]) -> bool:
 
 
 def _check_required(spec: Mapping[str, Any], enrolled: Sequence[FloatingIp]) -> None:
-    known = {floating_ip.address for floating_ip in enrolled}
+    reservable = {floating_ip.address for floating_ip in enrolled}
     for address in spec["required_floatingips"]:
-        if address not in known:
+        if address not in reservable:
             raise InvalidInput(
                 f"required_floatingips: {address} of network {spec['network_id']} cannot be"
                 " reserved; the list of floating IPs has those that can"
@@ -219,10 +225,10 @@ def _required(spec: Mapping[str, Any]) -> list[str]:
         )
     if len(value) > MOST:
         raise InvalidInput(f"required_floatingips: more than {MOST} addresses")
-    found = [str(parse(one, "required_floatingips")) for one in value]
-    if len(set(found)) < len(found):
+    addresses = [str(parse(text, "required_floatingips")) for text in value]
+    if len(set(addresses)) < len(addresses):
         raise InvalidInput("required_floatingips: an address is named twice")
-    return found
+    return addresses
 
 
 def _things(reservation: Reservation) -> list[str]:
@@ -230,8 +236,8 @@ def _things(reservation: Reservation) -> list[str]:
 
 
 def _made(reservation: Reservation) -> Collection[str]:
-    found: Collection[str] = reservation.made.get(CLOUD_IDS, ())
-    return found
+    ids: Collection[str] = reservation.made.get(CLOUD_IDS, ())
+    return ids
 
 
 def _network(reservation: Reservation) -> str:
@@ -245,13 +251,91 @@ def _tags(reservation: Reservation) -> list[str]:
 
 def _without(effects: EffectContext, lease: Lease, refused: Sequence[str]) -> Effect:
     """Retry while an address exists in the cloud outside any lease; later continue without it."""
-    said = f"{', '.join(sorted(refused))}: it is in use already, free it in the cloud"
+    sentence = f"{', '.join(sorted(refused))}: it is in use already, free it in the cloud"
     if _patient(effects, lease):
-        raise NotYet(said, _LOOK_S)
-    return Effect(said, missing=True)
+        raise NotYet(sentence, _POLL_S)
+    return Effect(sentence, missing=True)
 
 
 def _patient(effects: EffectContext, lease: Lease) -> bool:
     patience = timedelta(seconds=effects.options.server_start_timeout_s)
     began = max(lease.start, lease.created_at or lease.start)  # "now" is the current minute
     return effects.ledger.now() < began + patience
+
+
+# Enrol and withdraw floating IPs: changes rows only, and reads subnets from the cloud.
+
+
+class FloatingIps:
+    def __init__(self, ledger: Ledger, cloud: Cloud) -> None:
+        self._ledger = ledger
+        self._cloud = cloud
+
+    def enrol(self, network_id: str, address: str) -> str:
+        """Enrol a floating IP for reservation; return its id."""
+        wanted = parse(address, "floating_ip_address")
+        try:
+            subnets = self._cloud.addresses.subnets(network_id)
+        except NotFound as unknown:
+            raise NotFound(f"Object with {{'network_id': {network_id!r}}} not found") from unknown
+        subnet = home(subnets, network_id, wanted)
+        floating_ip = FloatingIp.of(network_id, subnet.id, str(wanted))
+        self._ledger.enrol_floatingip(floating_ip)
+        return floating_ip.id
+
+    def withdraw(self, floatingip_id: str) -> None:
+        self._ledger.withdraw_floatingip(floatingip_id)
+
+
+def parse(text: object, field: str) -> IpAddress:
+    """Parse an IP address in any common notation; InvalidInput names the field."""
+    try:
+        if not isinstance(text, str):
+            raise ValueError
+        address = ipaddress.ip_address(text.strip())
+    except ValueError:
+        raise InvalidInput(f"{field}: {str(text)[:60]!r} is not an IP address") from None
+    if isinstance(address, ipaddress.IPv6Address) and address.scope_id:
+        raise InvalidInput(f"{field}: {address} has a zone, which no floating IP can have")
+    return address
+
+
+def home(subnets: Sequence[Subnet], network_id: str, wanted: IpAddress) -> Subnet:
+    """Return the subnet of the address; InvalidInput if the address cannot be reserved.
+
+    The cloud hands out addresses of its allocation pools, and could assign one to another
+    project at any time.
+    """
+    for subnet in subnets:
+        net = ipaddress.ip_network(subnet.cidr, strict=False)
+        if wanted not in net:
+            continue
+        why = _unfit(subnet, net, wanted)
+        if why:
+            raise InvalidInput(f"floating_ip_address: {wanted} {why} of subnet {subnet.id}")
+        return subnet
+    ranges = ", ".join(subnet.cidr for subnet in subnets) or "none"
+    raise InvalidInput(
+        f"floating_ip_address: {wanted} is of no subnet of network {network_id} ({ranges})"
+    )
+
+
+def _unfit(
+    subnet: Subnet, net: ipaddress.IPv4Network | ipaddress.IPv6Network, wanted: IpAddress
+) -> str | None:
+    if subnet.gateway and ipaddress.ip_address(subnet.gateway) == wanted:
+        return "is the gateway"
+    if any(_within(wanted, first, last) for first, last in subnet.pools):
+        return "lies in an allocation pool, choose one outside the pools"
+    # Too small to have a network and a broadcast address.
+    whole = net.prefixlen >= net.max_prefixlen - 1
+    if not whole and wanted == net.network_address:
+        return "is the network address"
+    if not whole and net.version == 4 and wanted == net.broadcast_address:
+        return "is the broadcast address"
+    return None
+
+
+def _within(wanted: IpAddress, first: str, last: str) -> bool:
+    low, high = ipaddress.ip_address(first), ipaddress.ip_address(last)
+    return low.version == wanted.version and int(low) <= int(wanted) <= int(high)

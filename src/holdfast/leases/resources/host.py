@@ -22,9 +22,16 @@ from holdfast.leases.placement import (
     arranged,
     choose,
     conditions,
+    properties,
 )
-from holdfast.leases.pools import shut
-from holdfast.leases.resources.base import Effect, EffectContext, Opening, Quiet, Wish
+from holdfast.leases.resources.base import (
+    BaseResource,
+    Effect,
+    EffectContext,
+    Opening,
+    Wish,
+    close_pool,
+)
 from holdfast.model import expression
 from holdfast.model.capacity import CapacitySnapshot
 from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound
@@ -42,10 +49,10 @@ SNAPSHOT_FOR = "snapshot_for"
 #: Longest part of a server's name in an image name, which has at most 255 characters.
 _LONGEST_NAME = 230
 #: Seconds until the next check whether servers are gone.
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
-class HostResource(Quiet):
+class HostResource(BaseResource):
     type = "physical:host"
     pooled = True
 
@@ -69,8 +76,13 @@ class HostResource(Quiet):
             expression.parse(text, name)
         return {"min": low, "max": high, "before_end": before_end, **texts, **_beyond(spec)}
 
-    def plan(self, wish: Wish, stock: CapacitySnapshot, ledger: Ledger) -> tuple[Allocation, ...]:
-        answer = choose(_request(wish, ledger.now()), stock, wish.order)
+    def properties(self, spec: Mapping[str, Any]) -> frozenset[str]:
+        return properties(conditions(spec))
+
+    def plan(
+        self, wish: Wish, snapshot: CapacitySnapshot, ledger: Ledger
+    ) -> tuple[Allocation, ...]:
+        answer = choose(_request(wish, ledger.now()), snapshot, wish.order)
         if isinstance(answer, Refusal):
             raise NotEnoughHosts(
                 f"Not enough hosts available: {answer.sentence}",
@@ -93,15 +105,15 @@ class HostResource(Quiet):
         )
 
     def openings(
-        self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
+        self, wish: Wish, until: datetime, snapshot: CapacitySnapshot, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
         if wish.is_active:
             return ()  # it has begun: no other start is possible
         from holdfast.leases.openings import openings  # loads numpy
 
-        found = openings(_request(wish, ledger.now()), until.timestamp(), stock, most)
+        starts = openings(_request(wish, ledger.now()), until.timestamp(), snapshot, most)
         length = wish.held.end - wish.held.start
-        return [Opening(_window(wish, at, length), amount) for at, amount in found]
+        return [Opening(_window(wish, at, length), amount) for at, amount in starts]
 
     # Effects.
 
@@ -117,8 +129,8 @@ class HostResource(Quiet):
         with effects.pool(reservation.id, {OWNER: lease.project_id}) as pool_id:
             effects.each(lambda name: effects.cloud.pools.add_host(pool_id, name), names)
         _make_way(effects, names)
-        said = f"{', '.join(names) or 'no host'} joined pool {reservation.id}"
-        return Effect(said, missing=False)
+        sentence = f"{', '.join(names) or 'no host'} joined pool {reservation.id}"
+        return Effect(sentence, missing=False)
 
     def settle(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         if (
@@ -151,7 +163,7 @@ class HostResource(Quiet):
         pool = effects.cloud.pools.find(reservation.id)
         if pool is None:
             return Effect(f"pool {reservation.id} is gone")
-        shut(effects.cloud.pools, pool)
+        close_pool(effects.cloud.pools, pool)
         _clear(effects, lease, reservation, pool.hosts)
         mine = _ours(reservation)
         back = [name for name in pool.hosts if normalise(name) in mine]
@@ -161,7 +173,7 @@ class HostResource(Quiet):
         _clear(effects, lease, reservation, pool.hosts)
         effects.each(lambda name: effects.cloud.pools.remove_host(pool.id, name), pool.hosts)
         # The resync job deletes the pool once it is announced as closed.
-        effects.known.forget(reservation.id)
+        effects.pool_ids.forget(reservation.id)
         return Effect(f"{', '.join(pool.hosts) or 'no host'} back in {effects.freepool}")
 
 
@@ -192,26 +204,26 @@ def _window(wish: Wish, at: float, length: timedelta) -> Window:
 
 def _beyond(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields beyond the contract, only if requested: old clients never see them."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name in LABELS:
-        found[name] = _text(spec, name, "a name").strip()
-        if len(found[name]) > MAX_LABEL:
+        fields[name] = _text(spec, name, "a name").strip()
+        if len(fields[name]) > MAX_LABEL:
             raise InvalidInput(f"{name}: longer than {MAX_LABEL} characters")
     for name in AMOUNTS:
-        found[name] = None if spec.get(name) in (None, "") else _count(spec, name, _MOST_AMOUNT)
-    found["capabilities"] = _capabilities(spec)
+        fields[name] = None if spec.get(name) in (None, "") else _count(spec, name, _MOST_AMOUNT)
+    fields["capabilities"] = _capabilities(spec)
     for name in _GROUPS:
-        found[name] = spec.get(name) or ""
-        if found[name] not in ("", "rack", "zone"):
+        fields[name] = spec.get(name) or ""
+        if fields[name] not in ("", "rack", "zone"):
             raise InvalidInput(f"Malformed parameter {name}: one of 'rack', 'zone'")
-    if found["spread"] and found["pack"]:
+    if fields["spread"] and fields["pack"]:
         raise InvalidInput("spread and pack contradict each other: leave one of them out")
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in fields.items() if value}
 
 
 def _capabilities(spec: Mapping[str, Any]) -> dict[str, str]:
-    given = spec.get("capabilities")
-    return dict(expression.read(given)) if given is not None else {}
+    capabilities = spec.get("capabilities")
+    return dict(expression.read(capabilities)) if capabilities is not None else {}
 
 
 def _count(spec: Mapping[str, Any], name: str, most: int = MOST) -> int:
@@ -225,12 +237,12 @@ def _count(spec: Mapping[str, Any], name: str, most: int = MOST) -> int:
     return value
 
 
-def _text(spec: Mapping[str, Any], name: str, what: str = "a JSON expression as text") -> str:
+def _text(spec: Mapping[str, Any], name: str, expected: str = "a JSON expression as text") -> str:
     value = spec.get(name)
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InvalidInput(f"Malformed parameter {name}: {what} is wanted")
+        raise InvalidInput(f"Malformed parameter {name}: {expected} is wanted")
     return value
 
 
@@ -244,8 +256,8 @@ def _wait_for_others(effects: EffectContext, lease: Lease, reservation: Reservat
 
 def _servers(effects: EffectContext, names: Collection[str]) -> dict[str, Server]:
     """List all servers on these hosts, by id."""
-    look = effects.calls.map if len(names) > 1 else map
-    serverses = look(lambda name: effects.cloud.servers.list(host=name), names)
+    call = effects.calls.map if len(names) > 1 else map
+    serverses = call(lambda name: effects.cloud.servers.list(host=name), names)
     return {server.id: server for servers in serverses for server in servers}
 
 
@@ -264,7 +276,7 @@ def _clear(
     """
     ours = _ours(reservation)
     taken = effects.ledger.now() - (lease.updated_at or lease.end)
-    pause_s = min(max(_LOOK_S, taken.total_seconds() / 20), 10.0)
+    pause_s = min(max(_POLL_S, taken.total_seconds() / 20), 10.0)
     servers = [
         server
         for server in _servers(effects, names).values()
@@ -287,7 +299,7 @@ def _make_way(effects: EffectContext, names: Collection[str]) -> None:
     _remove(effects, [s for s in _servers(effects, taken).values() if s.preemptible])
 
 
-def _remove(effects: EffectContext, servers: Sequence[Server], pause_s: float = _LOOK_S) -> None:
+def _remove(effects: EffectContext, servers: Sequence[Server], pause_s: float = _POLL_S) -> None:
     if servers:
         # Delete again servers that are being deleted: this frees a server whose host failed
         # meanwhile.

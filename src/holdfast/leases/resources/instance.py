@@ -25,12 +25,27 @@ from itertools import islice
 from typing import Any
 
 from holdfast.jobs.job import NotYet
-from holdfast.leases.placement import LABELS, Condition, How, Need, Refusal, conditions
-from holdfast.leases.pools import ensure, shut
-from holdfast.leases.resources.base import Effect, EffectContext, Opening, Quiet, Wish
+from holdfast.leases.placement import (
+    LABELS,
+    MASKED,
+    Condition,
+    How,
+    Need,
+    Refusal,
+    conditions,
+    properties,
+)
+from holdfast.leases.resources.base import (
+    BaseResource,
+    Effect,
+    EffectContext,
+    Opening,
+    Wish,
+    close_pool,
+    ensure_pool,
+)
 from holdfast.leases.resources.instance_placement import Slot, SlotsRequest, choose, openings
 from holdfast.model import expression
-from holdfast.model.caller import Caller
 from holdfast.model.capacity import CapacitySnapshot
 from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound
 from holdfast.model.host import Host, normalise
@@ -38,6 +53,7 @@ from holdfast.model.lease import Allocation, Lease, Reservation
 from holdfast.nova.names import OWNER, SLOTS, SLOTS_SPEC
 from holdfast.ports.cloud import Cloud, Flavor, Pool, Server
 from holdfast.ports.ledger import Ledger
+from holdfast.ports.manager import Caller
 
 # The cloud objects of slots, each found again by the reservation's id in its name.
 
@@ -48,7 +64,7 @@ PROJECT = "filter_tenant_id"
 RESOURCES = "resources:"
 #: Seconds until the next check whether servers have left their slots; attempts of a write that
 #: loses races.
-LOOK_S = 0.5
+POLL_S = 0.5
 _TRIES = 5
 #: Seconds to wait for a lock: less than a claim lasts.
 _TURN_S = 3.0
@@ -66,24 +82,24 @@ class KeyedLock:
         self._ending = threading.Semaphore(FEW)
 
     def at(self, host: str) -> contextlib.AbstractContextManager[None]:
-        one = self._hosts.setdefault(normalise(host), threading.Semaphore())
-        return _turn(one, f"host {host}: others are at it")
+        semaphore = self._hosts.setdefault(normalise(host), threading.Semaphore())
+        return _acquired(semaphore, f"host {host}: others are at it")
 
     def to_make(self) -> contextlib.AbstractContextManager[None]:
-        return _turn(self._making, "other slots are being made")
+        return _acquired(self._making, "other slots are being made")
 
     def to_end(self) -> contextlib.AbstractContextManager[None]:
-        return _turn(self._ending, "other slots are being given back")
+        return _acquired(self._ending, "other slots are being given back")
 
 
 @contextlib.contextmanager
-def _turn(turns: threading.Semaphore, why_not: str) -> Iterator[None]:
-    if not turns.acquire(timeout=_TURN_S):
+def _acquired(semaphore: threading.Semaphore, why_not: str) -> Iterator[None]:
+    if not semaphore.acquire(timeout=_TURN_S):
         raise NotYet(why_not, 0.3)
     try:
         yield
     finally:
-        turns.release()
+        semaphore.release()
 
 
 def resource_class(reservation_id: str) -> str:
@@ -107,11 +123,11 @@ def metadata(lease: Lease, reservation: Reservation, group_id: str | None) -> di
 
 def make_pool(effects: EffectContext, reservation: Reservation, about: Mapping[str, str]) -> Pool:
     """Create the reservation's pool without a lookup first: most likely none exists."""
-    effects.known.forget(reservation.id)
+    effects.pool_ids.forget(reservation.id)
     if not reservation.made:
         with contextlib.suppress(Conflict):
             return effects.cloud.pools.create(reservation.id, about)
-    return ensure(effects.cloud.pools, reservation.id, about)
+    return ensure_pool(effects.cloud.pools, reservation.id, about)
 
 
 def own(flavor: Flavor, reservation: Reservation, group_id: str | None) -> Flavor:
@@ -171,7 +187,7 @@ def set_slots(effects: EffectContext, host: str, name: str, total: int) -> None:
         if now.total == total:
             return
         if now.used > total:
-            raise NotYet(f"host {host}: servers still have {now.used} slots", LOOK_S)
+            raise NotYet(f"host {host}: servers still have {now.used} slots", POLL_S)
         try:
             effects.cloud.slots.set_inventory(host, name, total, now.generation)
             return
@@ -207,25 +223,25 @@ _WORDS = {"true": True, "false": False, "none": None, "null": None, "": None}
 
 def affinity(spec: Mapping[str, Any]) -> bool | None:
     value = spec.get("affinity")
-    word = value.strip().lower() if isinstance(value, str) else value
-    if word is None or isinstance(word, bool):
-        return word
-    if not isinstance(word, str) or word not in _WORDS:
+    choice = value.strip().lower() if isinstance(value, str) else value
+    if choice is None or isinstance(choice, bool):
+        return choice
+    if not isinstance(choice, str) or choice not in _WORDS:
         raise InvalidInput("Malformed parameter affinity: true, false or null is wanted")
-    return _WORDS[word]
+    return _WORDS[choice]
 
 
 def where(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return requested conditions only: old clients never see other fields."""
-    found: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
     for name in LABELS:
         label = spec.get(name) or ""
         if not isinstance(label, str) or len(label) > MAX_LABEL:
             raise InvalidInput(f"Malformed parameter {name}: a name is wanted")
-        found[name] = label.strip()
-    given = spec.get("capabilities")
-    found["capabilities"] = dict(expression.read(given)) if given is not None else {}
-    return {name: value for name, value in found.items() if value}
+        requested[name] = label.strip()
+    if (capabilities := spec.get("capabilities")) is not None:
+        requested["capabilities"] = dict(expression.read(capabilities))
+    return {name: value for name, value in requested.items() if value}
 
 
 def only_more(reservation: Reservation, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
@@ -247,14 +263,14 @@ def only_more(reservation: Reservation, old: Mapping[str, Any], new: Mapping[str
 _HOW = {True: How.TOGETHER, False: How.APART, None: How.ANYWHERE}
 
 
-class SlotsResource(Quiet):
+class SlotsResource(BaseResource):
     """The base of both slot types; a subclass defines the slot and the flavor of its servers."""
 
     pooled = True
     keys: frozenset[str] = frozenset()  # permitted fields, beside WHERE
 
     def __init__(self) -> None:
-        self._turns = KeyedLock()
+        self._locks = KeyedLock()
 
     def slot(self, spec: Mapping[str, Any]) -> Slot:
         raise NotImplementedError
@@ -265,9 +281,14 @@ class SlotsResource(Quiet):
 
     # Decisions.
 
-    def plan(self, wish: Wish, stock: CapacitySnapshot, ledger: Ledger) -> tuple[Allocation, ...]:
+    def properties(self, spec: Mapping[str, Any]) -> frozenset[str]:
+        return properties(self.slot(spec).where)
+
+    def plan(
+        self, wish: Wish, snapshot: CapacitySnapshot, ledger: Ledger
+    ) -> tuple[Allocation, ...]:
         request = self._request(wish)
-        chosen = choose(request, stock)
+        chosen = choose(request, snapshot)
         if isinstance(chosen, Refusal):
             raise NotEnoughHosts(
                 f"Not enough hosts available: {chosen.sentence}",
@@ -292,13 +313,13 @@ class SlotsResource(Quiet):
         )
 
     def openings(
-        self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
+        self, wish: Wish, until: datetime, snapshot: CapacitySnapshot, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
         if wish.is_active:
             return ()  # it has begun: no other start is possible
         request = self._request(wish)
-        found = islice(openings(request, stock, until), most)
-        return [Opening(window, request.amount) for window in found]
+        windows = islice(openings(request, snapshot, until), most)
+        return [Opening(window, request.amount) for window in windows]
 
     def check_names(self, spec: Mapping[str, Any]) -> None:
         unknown = sorted(spec.keys() - self.keys - WHERE)
@@ -320,7 +341,7 @@ class SlotsResource(Quiet):
 
     def prepare(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         join = not _held_whole(effects, lease, reservation)
-        made = self._stand(effects, lease, reservation, join=join)
+        made = self._create_objects(effects, lease, reservation, join=join)
         return Effect(f"flavor, pool and slots of {reservation.id} stand", made)
 
     def start(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
@@ -334,18 +355,18 @@ class SlotsResource(Quiet):
         self._open(effects, lease, reservation)
         slots = sum(a.slots or 0 for a in reservation.allocations)
         where = ", ".join(reservation.hosts()) or "no host"
-        said = f"{slots} slots on {where} are open to project {lease.project_id}"
-        return Effect(said, made, missing=False)
+        sentence = f"{slots} slots on {where} are open to project {lease.project_id}"
+        return Effect(sentence, made, missing=False)
 
     def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        with self._turns.to_end():
+        with self._locks.to_end():
             return self._end(effects, lease, reservation)
 
     def _end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         """End the reservation; look first, because any object may be missing."""
         pool = effects.cloud.pools.find(reservation.id)
         if pool is not None:
-            shut(effects.cloud.pools, pool)
+            close_pool(effects.cloud.pools, pool)
         effects.cloud.flavors.remove_access(reservation.id, lease.project_id)
         names = _all_hosts(reservation, pool)
         _clear(effects, lease, reservation, names)
@@ -357,49 +378,49 @@ class SlotsResource(Quiet):
                 effects.cloud.slots.delete_group(server_group.id)
         effects.cloud.flavors.delete(reservation.id)
         # The resync job deletes the pool once it is announced as closed.
-        effects.known.forget(reservation.id)
+        effects.pool_ids.forget(reservation.id)
         return Effect(f"slots of {reservation.id} on {', '.join(names) or 'no host'} are gone")
 
     def _joined(
         self, effects: EffectContext, lease: Lease, reservation: Reservation
     ) -> dict[str, Any]:
         """Do what `prepare` left undone, or what an update changed."""
-        made, stands = dict(reservation.made), self._stands(reservation)
-        if made.get("stands") == stands:
+        made, record = dict(reservation.made), self._record(reservation)
+        if made.get("stands") == record:
             return made
-        if made.get("stands") != self._stands(reservation, joined=False):
-            return self._stand(effects, lease, reservation, join=True)
+        if made.get("stands") != self._record(reservation, joined=False):
+            return self._create_objects(effects, lease, reservation, join=True)
         about = metadata(lease, reservation, made["server_group_id"])
         with effects.pool(reservation.id, about) as pool_id:
             pool = Pool(pool_id, reservation.id)
             come = functools.partial(self._come, effects, reservation, pool)
-            effects.each(lambda host: come(host, stands["hosts"][host]), stands["hosts"])
-        return {**made, "stands": stands}
+            effects.each(lambda host: come(host, record["hosts"][host]), record["hosts"])
+        return {**made, "stands": record}
 
     def _open(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> None:
         try:
             effects.cloud.flavors.add_access(reservation.id, lease.project_id)
         except NotFound:  # deleted since it was made
-            self._stand(effects, lease, reservation, join=True)
+            self._create_objects(effects, lease, reservation, join=True)
             effects.cloud.flavors.add_access(reservation.id, lease.project_id)
 
-    def _stand(
+    def _create_objects(
         self, effects: EffectContext, lease: Lease, reservation: Reservation, *, join: bool
     ) -> dict[str, Any]:
         """Create missing cloud objects, apply an update, and return their ids."""
-        with self._turns.to_make():
+        with self._locks.to_make():
             group_id = group(effects, lease, reservation)
             pool = make_pool(effects, reservation, metadata(lease, reservation, group_id))
-            stands = self._stands(reservation, joined=join)
+            record = self._record(reservation, joined=join)
             flavor = own(self.flavor(reservation.spec), reservation, group_id)
-            parts = self._parts(effects, reservation, pool, stands)
+            parts = self._parts(effects, reservation, pool, record)
             parts[flavor.name] = lambda: make_flavor(effects, flavor, reservation)
             effects.each(lambda part: parts[part](), parts)
         return {
             "flavor_id": reservation.id,
             "aggregate_id": int(pool.id) if pool.id.isdecimal() else None,
             "server_group_id": group_id,
-            "stands": stands,
+            "stands": record,
         }
 
     def _parts(
@@ -407,11 +428,11 @@ class SlotsResource(Quiet):
         effects: EffectContext,
         reservation: Reservation,
         pool: Pool,
-        stands: Mapping[str, Any],
+        record: Mapping[str, Any],
     ) -> dict[str, Callable[[], None]]:
         """Return the actions per host: hosts from before an update leave, current hosts join."""
         parts: dict[str, Callable[[], None]] = {}
-        now = {normalise(host) for host in stands["hosts"]}
+        now = {normalise(host) for host in record["hosts"]}
         # A manager that died may not have recorded a host. Once the reservation is active
         # nothing leaves.
         before = pool.hosts if reservation.status == "pending" else ()
@@ -419,12 +440,12 @@ class SlotsResource(Quiet):
             if normalise(host) not in now:
                 go = self._leave if reservation.status == "pending" else self._leave_if_empty
                 parts[host] = functools.partial(go, effects, reservation, pool, host)
-        to = pool if stands["joined"] else None
-        for host, total in stands["hosts"].items():
+        to = pool if record["joined"] else None
+        for host, total in record["hosts"].items():
             parts[host] = functools.partial(self._come, effects, reservation, to, host, total)
         return parts
 
-    def _stands(self, reservation: Reservation, joined: bool = True) -> dict[str, Any]:
+    def _record(self, reservation: Reservation, joined: bool = True) -> dict[str, Any]:
         """Return the record in `made` for: all cloud objects match the reservation."""
         flavor = self.flavor(reservation.spec)
         shape = [flavor.vcpus, flavor.memory_mb, flavor.disk_gb, dict(flavor.extra_specs)]
@@ -444,7 +465,7 @@ class SlotsResource(Quiet):
         total: int,
     ) -> None:
         """Set the slots of the host, and add the host to the pool once the start has come."""
-        with self._turns.at(host):
+        with self._locks.at(host):
             set_slots(effects, host, resource_class(reservation.id), total)
             if pool is not None:
                 effects.cloud.pools.add_host(pool.id, host)
@@ -453,10 +474,10 @@ class SlotsResource(Quiet):
         self, effects: EffectContext, reservation: Reservation, pool: Pool | None, host: str
     ) -> None:
         """Remove the slots of the host, and the host from the pool."""
-        with self._turns.at(host), contextlib.suppress(NotFound):  # the host is gone
+        with self._locks.at(host), contextlib.suppress(NotFound):  # the host is gone
             set_slots(effects, host, resource_class(reservation.id), 0)
         if pool is not None:
-            with self._turns.at(host):
+            with self._locks.at(host):
                 effects.cloud.pools.remove_host(pool.id, host)
 
     def _leave_if_empty(
@@ -474,7 +495,7 @@ class SlotsResource(Quiet):
         if not used:
             self._leave(effects, reservation, pool, host)
             return
-        with self._turns.at(host):
+        with self._locks.at(host):
             set_slots(effects, host, name, used)
 
     def _drop_class(self, effects: EffectContext, reservation: Reservation) -> None:
@@ -501,9 +522,9 @@ def _held_whole(effects: EffectContext, lease: Lease, reservation: Reservation) 
 
     A pool that names another project could block that lease.
     """
-    stock = effects.ledger.stock()
+    snapshot = effects.ledger.capacity()
     span = effects.ledger.now().timestamp(), lease.start.timestamp()
-    whole = any(stock.line(host_id).peak(*span) is None for host_id in reservation.host_ids())
+    whole = any(snapshot.line(host_id).peak(*span) is None for host_id in reservation.host_ids())
     return whole or bool(_not_given_back(effects, lease, reservation))
 
 
@@ -532,7 +553,7 @@ def _clear(
     owned = effects.cloud.servers.list(project_id=lease.project_id)
     servers = {s.id: s for s in (*owned, *_on(effects, names)) if s.flavor in flavor}
     taken = effects.ledger.now() - (lease.updated_at or lease.end)
-    _remove(effects, list(servers.values()), min(max(LOOK_S, taken.total_seconds() / 20), 10.0))
+    _remove(effects, list(servers.values()), min(max(POLL_S, taken.total_seconds() / 20), 10.0))
 
 
 def _on(effects: EffectContext, names: Collection[str]) -> Iterator[Server]:
@@ -546,7 +567,7 @@ def _on(effects: EffectContext, names: Collection[str]) -> Iterator[Server]:
         yield from servers
 
 
-def _remove(effects: EffectContext, servers: Sequence[Server], pause_s: float = LOOK_S) -> None:
+def _remove(effects: EffectContext, servers: Sequence[Server], pause_s: float = POLL_S) -> None:
     def delete(server_id: str) -> None:
         try:
             effects.cloud.servers.delete(server_id)
@@ -596,9 +617,9 @@ class InstanceResource(SlotsResource):
         return new
 
     def slot(self, spec: Mapping[str, Any]) -> Slot:
-        size = {known: spec[name] for name, (_, known) in _SIZES.items() if spec[name]}
-        asked = {name: spec[name] for name in (*WHERE, _PROPERTIES) if name in spec}
-        return Slot(size, conditions(asked))
+        size = {class_: spec[name] for name, (_, class_) in _SIZES.items() if spec[name]}
+        requested = {name: spec[name] for name in (*WHERE, _PROPERTIES, MASKED) if name in spec}
+        return Slot(size, conditions(requested))
 
     def flavor(self, spec: Mapping[str, Any]) -> Flavor:
         return Flavor("", "", spec["vcpus"], spec["memory_mb"], spec["disk_gb"])
@@ -656,7 +677,9 @@ class FlavorResource(SlotsResource):
     def resolve(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
         flavor = _visible(cloud, spec["flavor_id"], caller)
         _check(flavor)
-        kept = {key: one for key, one in flavor.extra_specs.items() if key.startswith(KEPT)}
+        extra_specs = {
+            key: value for key, value in flavor.extra_specs.items() if key.startswith(KEPT)
+        }
         return {
             **{name: value for name, value in spec.items() if name != "flavor_id"},
             "source_flavor_id": flavor.id,
@@ -666,7 +689,7 @@ class FlavorResource(SlotsResource):
             "resource_properties": _dump(flavor),
             "takes": takes(flavor),
             "traits": dict(_traits(flavor)),
-            "extra_specs": kept,
+            "extra_specs": extra_specs,
         }
 
     def change(self, reservation: Reservation, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -676,17 +699,17 @@ class FlavorResource(SlotsResource):
         same = (old["source_flavor_id"], reservation.id)
         if wanted.get("flavor_id") and str(wanted["flavor_id"]) not in same:
             raise Conflict("flavor_id: a reservation keeps the flavor that it was made with")
-        asked = {name: old[name] for name in ("amount", "affinity", *WHERE) if name in old}
-        told = self.validate({**asked, **wanted, "flavor_id": same[0]})
-        rest = {name: value for name, value in old.items() if name not in asked}
-        new = {**rest, **{name: value for name, value in told.items() if name != "flavor_id"}}
+        requested = {name: old[name] for name in ("amount", "affinity", *WHERE) if name in old}
+        valid = self.validate({**requested, **wanted, "flavor_id": same[0]})
+        rest = {name: value for name, value in old.items() if name not in requested}
+        new = {**rest, **{name: value for name, value in valid.items() if name != "flavor_id"}}
         only_more(reservation, old, new)
         return new
 
     def slot(self, spec: Mapping[str, Any]) -> Slot:
-        asked = {name: spec[name] for name in WHERE if name in spec}
-        traits = (_trait(name, word) for name, word in sorted(spec["traits"].items()))
-        return Slot(spec["takes"], (*conditions(asked), *traits))
+        requested = {name: spec[name] for name in (*WHERE, MASKED) if name in spec}
+        traits = (_trait(name, requirement) for name, requirement in sorted(spec["traits"].items()))
+        return Slot(spec["takes"], (*conditions(requested), *traits))
 
     def flavor(self, spec: Mapping[str, Any]) -> Flavor:
         sizes = spec["vcpus"], spec["memory_mb"], spec["disk_gb"]
@@ -701,13 +724,13 @@ def takes(flavor: Flavor) -> dict[str, int]:
         for key in specs
         if key.startswith(RESOURCES)
     }
-    found = {"MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
+    amounts = {"MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
     if specs.get("hw:cpu_policy") == "dedicated":
         apart = specs.get("hw:emulator_threads_policy") == "isolate"
-        found["PCPU"] = flavor.vcpus + apart
+        amounts["PCPU"] = flavor.vcpus + apart
     elif not {"VCPU", "PCPU"} & explicit.keys():
-        found["VCPU"] = flavor.vcpus
-    return {name: amount for name, amount in {**found, **explicit}.items() if amount}
+        amounts["VCPU"] = flavor.vcpus
+    return {name: amount for name, amount in {**amounts, **explicit}.items() if amount}
 
 
 def _visible(cloud: Cloud, flavor_id: str, caller: Caller) -> Flavor:
@@ -723,9 +746,9 @@ def _visible(cloud: Cloud, flavor_id: str, caller: Caller) -> Flavor:
 def _check(flavor: Flavor) -> None:
     """Refuse a flavor if Holdfast cannot guarantee the resources."""
     for key in sorted(flavor.extra_specs):
-        what = _FOREIGN.get(key) or (_GROUP.match(key) and "groups of resources")
-        if what:
-            raise _refused(flavor, f"it asks for {what} ({key})")
+        devices = _FOREIGN.get(key) or (_GROUP.match(key) and "groups of resources")
+        if devices:
+            raise _refused(flavor, f"it asks for {devices} ({key})")
     if SLOTS_SPEC in flavor.extra_specs:
         raise _refused(flavor, "it belongs to a reservation itself")
     if flavor.extra_specs.get("hw:cpu_policy") == "mixed":
@@ -738,21 +761,21 @@ def _traits(flavor: Flavor) -> Iterator[tuple[str, str]]:
     threads = _HYPERTHREADS.get(flavor.extra_specs.get("hw:cpu_thread_policy", ""))
     if threads:
         yield "HW_CPU_HYPERTHREADING", threads
-    for key, word in flavor.extra_specs.items():
+    for key, requirement in flavor.extra_specs.items():
         if not key.startswith(TRAIT):
             continue
-        if word not in ("required", "forbidden"):
-            raise _refused(flavor, f"{key} is {word}, neither required nor forbidden")
-        yield key.removeprefix(TRAIT), word
+        if requirement not in ("required", "forbidden"):
+            raise _refused(flavor, f"{key} is {requirement}, neither required nor forbidden")
+        yield key.removeprefix(TRAIT), requirement
 
 
-def _trait(name: str, word: str) -> Condition:
-    wanted = word == "required"
+def _trait(name: str, requirement: str) -> Condition:
+    wanted = requirement == "required"
 
     def passes(host: Host) -> bool:
         return (name in host.traits) is wanted
 
-    return Condition(f"trait {name} {word}", passes)
+    return Condition(f"trait {name} {requirement}", passes)
 
 
 def _amount(flavor: Flavor, key: str) -> int:
@@ -768,7 +791,7 @@ def _refused(flavor: Flavor, why: str) -> InvalidInput:
 
 def _dump(flavor: Flavor) -> str:
     """Describe the flavor for the API answer."""
-    told = {
+    fields = {
         "id": flavor.id,
         "name": flavor.name,
         "vcpus": flavor.vcpus,
@@ -776,4 +799,4 @@ def _dump(flavor: Flavor) -> str:
         "disk": flavor.disk_gb,
         "extra_specs": dict(flavor.extra_specs),
     }
-    return json.dumps(told, sort_keys=True)
+    return json.dumps(fields, sort_keys=True)

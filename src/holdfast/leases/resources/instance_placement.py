@@ -20,7 +20,7 @@ from holdfast.model.host import Host, Inventory
 from holdfast.model.lease import Allocation, Window
 
 #: Hosts compared at least, where this many have room: more hosts, tighter packing.
-LOOK = 64
+COMPARED = 64
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Slot:
     def conditions(self, together: int) -> tuple[Condition, ...]:
         """Return the conditions on a host with `together` slots, whoever holds it."""
         need = {name: together * amount for name, amount in self.size.items()}
-        one = f", {self} of them for one server" if together > 1 else ""
+        single = f", {self} of them for one server" if together > 1 else ""
 
         def large(host: Host) -> bool:
             has = inventories(host)
@@ -47,7 +47,7 @@ class Slot:
                 for name, amount in self.size.items()
             )
 
-        return (*self.where, Condition(f"has {_listed(need)}{one}", large))
+        return (*self.where, Condition(f"has {_listed(need)}{single}", large))
 
 
 @dataclass(frozen=True)
@@ -72,34 +72,34 @@ class SlotsRequest:
         )
 
 
-def choose(request: SlotsRequest, stock: CapacitySnapshot) -> dict[int, int] | Refusal:
+def choose(request: SlotsRequest, snapshot: CapacitySnapshot) -> dict[int, int] | Refusal:
     """Choose slots by host id, held slots first; or return a refusal."""
-    look = SlotCapacity(request, stock)
-    lost = look.lost() if request.must_keep else ""
+    slots = SlotCapacity(request, snapshot)
+    lost = slots.lost() if request.must_keep else ""
     if lost:
         ids = tuple(a.host_id for a in request.kept if a.host_id is not None)
         sentence = f"the lease is active and {lost} cannot stay with it in that window"
         return Refusal(sentence, busy=ids[:MOST_BUSY])
-    chosen = _choice(look)
-    return chosen if sum(chosen.values()) >= request.amount else look.refusal()
+    chosen = _choice(slots)
+    return chosen if sum(chosen.values()) >= request.amount else slots.refusal()
 
 
 class SlotCapacity:
     """The free capacity of hosts in the window of a request; each host is read once at most."""
 
     def __init__(
-        self, request: SlotsRequest, stock: CapacitySnapshot, hosts: Sequence[Host] | None = None
+        self, request: SlotsRequest, snapshot: CapacitySnapshot, hosts: Sequence[Host] | None = None
     ) -> None:
         self.request = request
-        self._stock = stock
+        self._snapshot = snapshot
         self._start = request.held.start.timestamp()
         self._end = request.held.end.timestamp()
-        self._seen: dict[int, tuple[int, bool]] = {}
+        self._rooms: dict[int, tuple[int, bool]] = {}
         self._wanted = request.slot.conditions(request.amount if request.affinity else 1)
         self.hosts = self._matching() if hosts is None else hosts
 
     def _matching(self) -> Sequence[Host]:
-        hosts = self._stock.matching(self._wanted, self.suits)
+        hosts = self._snapshot.matching(self._wanted, self.suits)
         order = self.request.order
         if order is BY_ID or not hosts:
             return hosts
@@ -108,13 +108,13 @@ class SlotCapacity:
 
     def among(self, hosts: Sequence[Host]) -> "SlotCapacity":
         """Return a view restricted to these hosts."""
-        return SlotCapacity(self.request, self._stock, hosts)
+        return SlotCapacity(self.request, self._snapshot, hosts)
 
     def at(self, start: float) -> "SlotCapacity":
         """Return a view of the window that begins at `start`."""
         by = timedelta(seconds=start - self._start)
         window = Window(self.request.held.start + by, self.request.held.end + by)
-        return SlotCapacity(replace(self.request, held=window), self._stock, self.hosts)
+        return SlotCapacity(replace(self.request, held=window), self._snapshot, self.hosts)
 
     def suits(self, host: Host) -> bool:
         return matches(host, self._wanted)
@@ -143,28 +143,28 @@ class SlotCapacity:
     def kept(self) -> Iterator[tuple[Host, Allocation]]:
         """Yield hosts whose slots of this reservation may stay."""
         for allocation in self.request.kept:
-            host = self._stock.hosts.get(allocation.host_id or 0)
+            host = self._snapshot.hosts.get(allocation.host_id or 0)
             if host is not None and (self.request.must_keep or self.suits(host)):
                 yield host, allocation
 
     def lost(self) -> str:
         """Return the names of hosts of an active reservation that cannot keep its slots."""
-        found = []
+        names = []
         for allocation in self.request.kept:
-            host = self._stock.hosts.get(allocation.host_id or 0)
+            host = self._snapshot.hosts.get(allocation.host_id or 0)
             if _within(self.request.held, allocation.held):
                 continue  # already held for that time
             if host is None or self.room(host) < (allocation.slots or 0):
-                found.append(host.name if host else allocation.host or "one of its hosts")
-        return ", ".join(found)
+                names.append(host.name if host else allocation.host or "one of its hosts")
+        return ", ".join(names)
 
     def candidates(self, wanted: int, besides: Mapping[int, int]) -> list[Host]:
         """List hosts with room, more than enough if possible; check no more hosts than that."""
         first = self._first_with_room()
         hosts: list[Host] = []
         total = 0
-        for looked, host in enumerate(chain(self.hosts[first:], self.hosts[:first])):
-            if looked >= LOOK and total >= wanted:
+        for checked, host in enumerate(chain(self.hosts[first:], self.hosts[:first])):
+            if checked >= COMPARED and total >= wanted:
                 break
             more = self.give(host) - besides.get(host.id, 0)
             if more > 0:
@@ -173,18 +173,19 @@ class SlotCapacity:
         return hosts
 
     def refusal(self) -> Refusal:
-        request, left = self.request, list(self._stock.hosts.values())
+        request, left = self.request, list(self._snapshot.hosts.values())
         removed = []
         for condition in self._wanted:
             stays = [host for host in left if condition.test(host)]
             removed.append((condition.text, len(left) - len(stays)))
             left = stays
-        said = ", ".join(f"{text} removed {count}" for text, count in removed if count)
+        removals = ", ".join(f"{text} removed {count}" for text, count in removed if count)
         where = {True: " on one host", False: " on hosts of their own", None: ""}
         room = sum(self.give(host) for host in left)
         sentence = (
             f"{request.amount} slots of {request.slot}{where[request.affinity]} asked for;"
-            f" of {len(self._stock.hosts)} hosts {len(left)} match{f' ({said})' if said else ''}"
+            f" of {len(self._snapshot.hosts)} hosts {len(left)} match"
+            f"{f' ({removals})' if removals else ''}"
             f" and have room for {room} in the window"
         )
         return Refusal(sentence, tuple(removed), len(left), room, self._in_the_way(left))
@@ -192,7 +193,7 @@ class SlotCapacity:
     def _in_the_way(self, hosts: Iterable[Host]) -> tuple[int, ...]:
         """List the hosts held in the window, in the order in which they become free."""
         until = (
-            (self._stock.line(host.id).busy_until(self._start, self._end), host.id)
+            (self._snapshot.line(host.id).busy_until(self._start, self._end), host.id)
             for host in hosts
         )
         busy = ((end, host_id) for end, host_id in until if end is not None)
@@ -200,21 +201,21 @@ class SlotCapacity:
 
     def ends(self, host: Host, since: float, until: float) -> Iterable[float]:
         """Return the ends of holds on the host that touch this time."""
-        return (hold.end for hold in self._stock.line(host.id).within(since, until))
+        return (hold.end for hold in self._snapshot.line(host.id).within(since, until))
 
     def _at(self, host: Host) -> tuple[int, bool]:
-        if host.id not in self._seen:
-            peak = self._stock.line(host.id).peak(self._start, self._end)
+        if host.id not in self._rooms:
+            peak = self._snapshot.line(host.id).peak(self._start, self._end)
             if peak is None:  # held as a whole
-                self._seen[host.id] = (0, False)
+                self._rooms[host.id] = (0, False)
             else:
                 has = capacity(host)
                 free = (
                     (has.get(name, 0) - peak.get(name, 0)) // amount
                     for name, amount in self.request.slot.size.items()
                 )
-                self._seen[host.id] = (max(0, min(free)), bool(peak))
-        return self._seen[host.id]
+                self._rooms[host.id] = (max(0, min(free)), bool(peak))
+        return self._rooms[host.id]
 
     def _first_with_room(self) -> int:
         """Return where to begin; hosts before this index are most likely full."""
@@ -248,60 +249,60 @@ def _listed(amounts: Mapping[str, int]) -> str:
     return ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
 
 
-def _choice(look: SlotCapacity) -> dict[int, int]:
+def _choice(slots: SlotCapacity) -> dict[int, int]:
     """Choose slots by host id: as many as requested, or fewer."""
-    if look.request.affinity:
-        return _together(look)
-    return _packed(look) if look.request.affinity is None else _spread(look)
+    if slots.request.affinity:
+        return _together(slots)
+    return _packed(slots) if slots.request.affinity is None else _spread(slots)
 
 
-def _together(look: SlotCapacity) -> dict[int, int]:
+def _together(slots: SlotCapacity) -> dict[int, int]:
     """Put all on one host: the current host, else a host with slots, else the tightest."""
-    request = look.request
-    kept = [host for host, _allocation in look.kept() if look.give(host)]
+    request = slots.request
+    kept = [host for host, _allocation in slots.kept() if slots.give(host)]
     if request.must_keep and request.kept:
         return {host.id: request.amount for host in kept[:1]} or _as_it_is(request)
-    hosts = kept or look.candidates(request.amount, {})
+    hosts = kept or slots.candidates(request.amount, {})
     if not hosts:
         return {}
-    best = min(hosts, key=lambda h: (not look.carries(h), look.room(h), request.order(h.id)))
+    best = min(hosts, key=lambda h: (not slots.carries(h), slots.room(h), request.order(h.id)))
     return {best.id: request.amount}
 
 
-def _spread(look: SlotCapacity) -> dict[int, int]:
+def _spread(slots: SlotCapacity) -> dict[int, int]:
     """Put each slot on a different host."""
-    request = look.request
-    chosen = _kept(look)
+    request = slots.request
+    chosen = _kept(slots)
     wanted = request.amount - len(chosen)
     if wanted > 0:
-        hosts = look.candidates(wanted, chosen)
-        hosts.sort(key=lambda h: (not look.carries(h), look.room(h), request.order(h.id)))
+        hosts = slots.candidates(wanted, chosen)
+        hosts.sort(key=lambda h: (not slots.carries(h), slots.room(h), request.order(h.id)))
         chosen.update({host.id: 1 for host in hosts[:wanted]})
     return chosen
 
 
-def _packed(look: SlotCapacity) -> dict[int, int]:
+def _packed(slots: SlotCapacity) -> dict[int, int]:
     """Fill hosts with slots of the reservation, then hosts with other slots, then empty hosts."""
-    chosen = _kept(look)
-    wanted = look.request.amount - sum(chosen.values())
+    chosen = _kept(slots)
+    wanted = slots.request.amount - sum(chosen.values())
     if wanted <= 0:
         return chosen
-    hosts = look.candidates(wanted, chosen)
-    known = {host.id for host in hosts}
-    hosts += [h for h, _a in look.kept() if h.id not in known and look.suits(h)]
+    hosts = slots.candidates(wanted, chosen)
+    listed = {host.id for host in hosts}
+    hosts += [h for h, _a in slots.kept() if h.id not in listed and slots.suits(h)]
     for group in (
         [host for host in hosts if host.id in chosen],
-        [host for host in hosts if host.id not in chosen and look.carries(host)],
-        [host for host in hosts if host.id not in chosen and not look.carries(host)],
+        [host for host in hosts if host.id not in chosen and slots.carries(host)],
+        [host for host in hosts if host.id not in chosen and not slots.carries(host)],
     ):
-        wanted -= _fill(look, group, wanted, chosen)
+        wanted -= _fill(slots, group, wanted, chosen)
     return chosen
 
 
-def _fill(look: SlotCapacity, hosts: list[Host], wanted: int, chosen: dict[int, int]) -> int:
+def _fill(slots: SlotCapacity, hosts: list[Host], wanted: int, chosen: dict[int, int]) -> int:
     """Fill the largest hosts completely; the rest goes to the tightest fit. Return the number."""
-    room = {host.id: max(0, look.give(host) - chosen.get(host.id, 0)) for host in hosts}
-    hosts.sort(key=lambda host: (-room[host.id], look.request.order(host.id)))
+    room = {host.id: max(0, slots.give(host) - chosen.get(host.id, 0)) for host in hosts}
+    hosts.sort(key=lambda host: (-room[host.id], slots.request.order(host.id)))
     left = wanted
     for at, largest in enumerate(hosts):
         if not left or not room[largest.id]:
@@ -309,25 +310,25 @@ def _fill(look: SlotCapacity, hosts: list[Host], wanted: int, chosen: dict[int, 
         tightest = largest
         if room[largest.id] > left:
             enough = [host for host in hosts[at:] if room[host.id] >= left]
-            tightest = min(enough, key=lambda h: (room[h.id], look.request.order(h.id)))
-        take = min(room[tightest.id], left)
-        chosen[tightest.id] = chosen.get(tightest.id, 0) + take
-        left -= take
+            tightest = min(enough, key=lambda h: (room[h.id], slots.request.order(h.id)))
+        share = min(room[tightest.id], left)
+        chosen[tightest.id] = chosen.get(tightest.id, 0) + share
+        left -= share
     return wanted - left
 
 
-def _kept(look: SlotCapacity) -> dict[int, int]:
+def _kept(slots: SlotCapacity) -> dict[int, int]:
     """Return the slots that stay on their hosts."""
-    request = look.request
+    request = slots.request
     if request.must_keep:
         return _as_it_is(request)
     chosen: dict[int, int] = {}
     left = request.amount
-    for host, allocation in look.kept():
-        take = min(allocation.slots or 0, look.give(host), left)
-        if take:
-            chosen[host.id] = take
-            left -= take
+    for host, allocation in slots.kept():
+        share = min(allocation.slots or 0, slots.give(host), left)
+        if share:
+            chosen[host.id] = share
+            left -= share
     return chosen
 
 
@@ -349,7 +350,7 @@ def _within(inner: Window, outer: Window) -> bool:
 #: Hosts checked, moments checked, and checks in all.
 MOST_HOSTS = 1000
 MOST_MOMENTS = 2000
-MOST_LOOKS = 50_000
+MOST_CHECKS = 50_000
 #: Limits when the request fits at once: later openings are seldom needed.
 FEW_HOSTS = 200
 FEW_MOMENTS = 20
@@ -360,30 +361,32 @@ FURTHER = (1, 4, 16, 64, 256, 1024)
 MINUTE_S = 60.0
 
 
-def openings(request: SlotsRequest, stock: CapacitySnapshot, until: datetime) -> Iterator[Window]:
+def openings(
+    request: SlotsRequest, snapshot: CapacitySnapshot, until: datetime
+) -> Iterator[Window]:
     """Yield fitting windows of the requested length: the first, and each after a time without
     room."""
-    look = SlotCapacity(request, stock)
-    at_once = look.rooms() is None
+    slots = SlotCapacity(request, snapshot)
+    at_once = slots.rooms() is None
     if at_once:
         yield request.held
-    hosts = _some(look.hosts, FEW_HOSTS if at_once else max(MOST_HOSTS, 4 * request.amount))
-    look = look.among(hosts)
-    rooms = None if at_once else look.rooms()  # None while it fits
-    looks = 0
-    for start, ends in _moments(look, until, FEW_MOMENTS if at_once else MOST_MOMENTS):
-        if looks > MOST_LOOKS:
+    hosts = _some(slots.hosts, FEW_HOSTS if at_once else max(MOST_HOSTS, 4 * request.amount))
+    slots = slots.among(hosts)
+    rooms = None if at_once else slots.rooms()  # None while it fits
+    checks = 0
+    for start, ends in _moments(slots, until, FEW_MOMENTS if at_once else MOST_MOMENTS):
+        if checks > MOST_CHECKS:
             return
-        look = look.at(start)
-        looks += len(ends)
+        slots = slots.at(start)
+        checks += len(ends)
         if rooms is not None:
-            rooms.update({host.id: look.give(host) for host in ends})
+            rooms.update({host.id: slots.give(host) for host in ends})
             if sum(rooms.values()) < request.amount:
                 continue
-        before, rooms = rooms, look.rooms()
-        looks += len(hosts) if rooms else 0
-        if rooms is None and (before is not None or not _fits(look, start - MINUTE_S)):
-            yield look.request.held
+        before, rooms = rooms, slots.rooms()
+        checks += len(hosts) if rooms else 0
+        if rooms is None and (before is not None or not _fits(slots, start - MINUTE_S)):
+            yield slots.request.held
 
 
 def _some(hosts: Sequence[Host], most: int) -> Sequence[Host]:
@@ -391,27 +394,27 @@ def _some(hosts: Sequence[Host], most: int) -> Sequence[Host]:
     return hosts[:: -(-len(hosts) // most)] if len(hosts) > most else hosts
 
 
-def _fits(look: SlotCapacity, start: float) -> bool:
-    return look.at(start).rooms() is None
+def _fits(slots: SlotCapacity, start: float) -> bool:
+    return slots.at(start).rooms() is None
 
 
 def _moments(
-    look: SlotCapacity, until: datetime, most: int
+    slots: SlotCapacity, until: datetime, most: int
 ) -> Iterator[tuple[float, Sequence[Host]]]:
     """Yield the minutes at which holds end, in order, with the hosts of these holds."""
-    window = look.request.held
+    window = slots.request.held
     since, last = window.start.timestamp(), until.timestamp()
-    length, told, count = window.end.timestamp() - since, since, 0
+    length, searched, count = window.end.timestamp() - since, since, 0
     for further in FURTHER:
         horizon = min(since + further * length, last)
         hostses: dict[float, list[Host]] = {}
-        for host in look.hosts:
-            for end in look.ends(host, told, horizon):
-                if told < end <= horizon:
+        for host in slots.hosts:
+            for end in slots.ends(host, searched, horizon):
+                if searched < end <= horizon:
                     hostses.setdefault(-(-end // MINUTE_S) * MINUTE_S, []).append(host)
         for minute in heapq.nsmallest(most - count, hostses):
             yield minute, hostses[minute]
         count += len(hostses)
-        told = horizon
+        searched = horizon
         if count >= most or horizon >= last:
             return

@@ -14,10 +14,15 @@ from typing import Any
 
 from holdfast.jobs.job import NotYet
 from holdfast.leases.placement import Need
-from holdfast.leases.pools import shut
-from holdfast.leases.resources.base import Effect, EffectContext, Opening, Quiet, Wish
+from holdfast.leases.resources.base import (
+    BaseResource,
+    Effect,
+    EffectContext,
+    Opening,
+    Wish,
+    close_pool,
+)
 from holdfast.leases.resources.instance_placement import Slot, SlotCapacity, SlotsRequest
-from holdfast.model.caller import Caller
 from holdfast.model.capacity import CapacitySnapshot
 from holdfast.model.errors import (
     Conflict,
@@ -32,6 +37,7 @@ from holdfast.model.lease import Allocation, Lease, Reservation, Window
 from holdfast.nova.names import OWNER, SERVER, SIZE
 from holdfast.ports.cloud import Cloud, Pool, Server
 from holdfast.ports.ledger import Ledger
+from holdfast.ports.manager import Caller
 
 # The end of a lease: `on_end`, and removal from an enrolled host.
 #
@@ -53,22 +59,22 @@ _LONGEST_NAME = 180
 _EVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 
-def words(on_end: object) -> list[str]:
+def parse_actions(on_end: object) -> list[str]:
     """Parse the actions in order; InvalidInput for an unknown action."""
     if on_end in (None, ""):
         return []
     many = on_end.split(",") if isinstance(on_end, str) else on_end
-    if not isinstance(many, list) or not all(isinstance(word, str) for word in many):
+    if not isinstance(many, list) or not all(isinstance(action, str) for action in many):
         raise InvalidInput("Malformed parameter on_end: text is wanted, words joined by commas")
-    found = [word.strip() for word in many]
-    for word in found:
-        if word not in ACTIONS:
-            raise InvalidInput(f"on_end: {word[:40]!r} is none of {', '.join(ACTIONS)}")
-    if len(set(found)) < len(found):
+    actions = [action.strip() for action in many]
+    for action in actions:
+        if action not in ACTIONS:
+            raise InvalidInput(f"on_end: {action[:40]!r} is none of {', '.join(ACTIONS)}")
+    if len(set(actions)) < len(actions):
         raise InvalidInput("on_end: an action is named twice")
-    if "delete" in found[:-1]:
+    if "delete" in actions[:-1]:
         raise InvalidInput("on_end: nothing can follow delete")
-    return found
+    return actions
 
 
 def end(effects: EffectContext, lease: Lease, reservation: Reservation) -> str:
@@ -76,18 +82,18 @@ def end(effects: EffectContext, lease: Lease, reservation: Reservation) -> str:
         return "its end has been"  # the lease is deleted now: later changes by people stay
     pool = effects.cloud.pools.find(reservation.id)
     if pool is not None:
-        shut(effects.cloud.pools, pool)
+        close_pool(effects.cloud.pools, pool)
     server = show(effects, reservation.spec["server_id"])
-    said = "the server is gone"
+    sentence = "the server is gone"
     if server is not None and reservation.status == "pending":
-        said = _undo(effects, lease, reservation, server, pool)
+        sentence = _undo(effects, lease, reservation, server, pool)
     elif server is not None:
-        said = _do(effects, lease, reservation, server, pool)
+        sentence = _do(effects, lease, reservation, server, pool)
     if pool is not None:
         effects.each(lambda host: effects.cloud.pools.remove_host(pool.id, host), pool.hosts)
         # The resync job deletes the pool once it is announced as closed.
-        effects.known.forget(reservation.id)
-    return said
+        effects.pool_ids.forget(reservation.id)
+    return sentence
 
 
 def _do(
@@ -98,37 +104,37 @@ def _do(
     pool: Pool | None,
 ) -> str:
     """Run the requested actions in order."""
-    asked = words(reservation.spec["on_end"]) or list(effects.options.server_on_end)
-    said: list[str] = []
-    for word in asked:
-        if word == "delete":
+    actions = parse_actions(reservation.spec["on_end"]) or list(effects.options.server_on_end)
+    sentences: list[str] = []
+    for action in actions:
+        if action == "delete":
             _delete(effects, lease, server)
             return "the server is gone"
-        said.append(_try(effects, lease, reservation, server, word))
-    said += _leave(effects, lease, reservation, server, pool)
-    return f"server {server.id}: {', '.join(said)}"
+        sentences.append(_try(effects, lease, reservation, server, action))
+    sentences += _leave(effects, lease, reservation, server, pool)
+    return f"server {server.id}: {', '.join(sentences)}"
 
 
 def _try(
-    effects: EffectContext, lease: Lease, reservation: Reservation, server: Server, word: str
+    effects: EffectContext, lease: Lease, reservation: Reservation, server: Server, action: str
 ) -> str:
     """Run an action permitted by the server's status; NotYet until done."""
     servers, pause_s = effects.cloud.servers, _pause_s(effects, lease)
-    if word != "snapshot" and not (server.task_state or server.status in _FROM[word]):
-        return f"{word}: {server.status}"
+    if action != "snapshot" and not (server.task_state or server.status in _FROM[action]):
+        return f"{action}: {server.status}"
     if _waited_s(effects, lease) > PATIENCE_S:
-        LOG.warning("lease %s: server %s: %s failed", lease.id, server.id, word)
-        return f"{word} failed, it is {server.status}"
-    if word == "snapshot":
-        return snapshot(effects, server, image(server, reservation), pause_s)
+        LOG.warning("lease %s: server %s: %s failed", lease.id, server.id, action)
+        return f"{action} failed, it is {server.status}"
+    if action == "snapshot":
+        return create_snapshot(effects, server, image(server, reservation), pause_s)
     verbs: dict[str, Callable[[str], None]] = {
         "stop": servers.stop,
         "suspend": servers.suspend,
         "shelve": servers.shelve,
     }
     if not server.task_state:
-        act(verbs[word], server.id)
-    raise NotYet(f"server {server.id}: {word} is under way", pause_s)
+        act(verbs[action], server.id)
+    raise NotYet(f"server {server.id}: {action} is under way", pause_s)
 
 
 #: Statuses from which each action is possible.
@@ -201,7 +207,7 @@ def _delete(effects: EffectContext, lease: Lease, server: Server) -> None:
     raise NotYet(f"server {server.id} is being deleted", _pause_s(effects, lease))
 
 
-def snapshot(effects: EffectContext, server: Server, name: str, pause_s: float = 0.5) -> str:
+def create_snapshot(effects: EffectContext, server: Server, name: str, pause_s: float = 0.5) -> str:
     """Make an image of this name; NotYet until the server has finished it."""
     if server.task_state:
         raise NotYet(f"server {server.id}: {server.task_state}", pause_s)
@@ -209,7 +215,7 @@ def snapshot(effects: EffectContext, server: Server, name: str, pause_s: float =
         return f"its snapshot is {name}"
     if server.status not in SHELVABLE:
         return f"no snapshot, it is {server.status}"
-    act(lambda one: effects.cloud.servers.snapshot(one, name), server.id)
+    act(lambda server_id: effects.cloud.servers.snapshot(server_id, name), server.id)
     raise NotYet(f"server {server.id}: a snapshot is made", pause_s)
 
 
@@ -248,24 +254,24 @@ def _pause_s(effects: EffectContext, lease: Lease) -> float:
     return min(max(0.5, _waited_s(effects, lease) / 20), 10.0)
 
 
-ASKED = ("server_id", "on_end", "before_end")
+REQUESTED = ("server_id", "on_end", "before_end")
 _ID = re.compile(r"[0-9A-Za-z-]{1,36}")
 #: Closer to the start than this nothing begins that the start would have to wait for.
 _CLOSE = timedelta(seconds=1)
 #: Seconds until the next check of an action under way.
-_LOOK_S = 0.5
+_POLL_S = 0.5
 #: The longest pause between checks whether the earlier lease is over: it may end early.
 _REST_S = 600.0
 
 
-class ServerResource(Quiet):
+class ServerResource(BaseResource):
     type = "virtual:server"
     arranges = True
 
     # Decisions.
 
     def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        unknown = sorted(spec.keys() - set(ASKED))
+        unknown = sorted(spec.keys() - set(REQUESTED))
         if unknown:
             raise InvalidInput(f"{unknown[0]}: not a parameter of {self.type} reservations")
         server_id = spec.get("server_id")
@@ -276,7 +282,7 @@ class ServerResource(Quiet):
         before_end = spec.get("before_end") or ""
         if before_end not in ("", "default", "snapshot"):
             raise InvalidInput("Malformed parameter before_end: one of '', 'default', 'snapshot'")
-        on_end = words(spec.get("on_end"))
+        on_end = parse_actions(spec.get("on_end"))
         return {"server_id": server_id, "on_end": ",".join(on_end), "before_end": before_end}
 
     def resolve(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
@@ -301,20 +307,22 @@ class ServerResource(Quiet):
         }
 
     def change(self, reservation: Reservation, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        asked = {name: reservation.spec[name] for name in ASKED}
-        valid = self.validate({**asked, **wanted})
+        requested = {name: reservation.spec[name] for name in REQUESTED}
+        valid = self.validate({**requested, **wanted})
         if valid["server_id"] != reservation.spec["server_id"]:
             raise Conflict("server_id: a reservation keeps its server; make another lease")
         return {**reservation.spec, **valid}
 
-    def plan(self, wish: Wish, stock: CapacitySnapshot, ledger: Ledger) -> tuple[Allocation, ...]:
+    def plan(
+        self, wish: Wish, snapshot: CapacitySnapshot, ledger: Ledger
+    ) -> tuple[Allocation, ...]:
         key = resource_key(wish.spec)
         if key in wish.taken or ledger.busy_things([key], wish.held, besides=wish.lease_id):
             raise ServerLeased(
                 f"server {wish.spec['server_id']} is leased already for some of that time"
             )
         allocations = (Allocation(None, wish.held, thing=key),)
-        host = home(wish, stock, now=ledger.now())
+        host = home(wish, snapshot, now=ledger.now())
         if host is None:
             return allocations
         return (*allocations, Allocation(host.id, wish.held, slots=1, takes=takes(wish.spec)))
@@ -325,7 +333,7 @@ class ServerResource(Quiet):
         return Need(wish.held, len(lost), slot.size, slot.conditions(1))
 
     def openings(
-        self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
+        self, wish: Wish, until: datetime, snapshot: CapacitySnapshot, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
         """List the windows in which no other lease holds the server."""
         length = wish.held.end - wish.held.start
@@ -353,13 +361,13 @@ class ServerResource(Quiet):
             rest_s = min(rest_s, _REST_S, (left - _CLOSE).total_seconds())
             raise NotYet(f"server {server_id} is in another lease until then", rest_s)
         if server.task_state or server.status == "BUILD":
-            raise NotYet(f"server {server_id}: {server.task_state or 'building'}", _LOOK_S)
+            raise NotYet(f"server {server_id}: {server.task_state or 'building'}", _POLL_S)
         if server.status in SHELVED:
             return Effect(f"server {server_id} is shelved until the start")
         if server.status not in SHELVABLE:
             return Effect(f"server {server_id} is {server.status} and cannot be shelved")
         act(effects.cloud.servers.shelve, server_id)
-        raise NotYet(f"server {server_id} is being shelved", _LOOK_S)
+        raise NotYet(f"server {server_id} is being shelved", _POLL_S)
 
     def prepare(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         if not reservation.hosts():
@@ -389,8 +397,8 @@ class ServerResource(Quiet):
             # only.
             return Effect(f"server {server_id} is {server.status}", missing=False)
         if _server_waited_s(effects, lease) > effects.options.server_start_timeout_s:
-            said = f"server {server_id} stays shelved: no host is open to it and has room"
-            return Effect(said, missing=True)
+            sentence = f"server {server_id} stays shelved: no host is open to it and has room"
+            return Effect(sentence, missing=True)
         _unshelve(effects, lease, reservation)
         raise NotYet(f"server {server_id} is being unshelved", _server_pause_s(effects, lease))
 
@@ -405,7 +413,7 @@ class ServerResource(Quiet):
             return Effect("the server is gone")
         # A prolonged lease gets another snapshot before its new end.
         name = f"{image(server, reservation)}_{lease.end:%Y%m%dT%H%M}"
-        return Effect(snapshot(effects, server, name))
+        return Effect(create_snapshot(effects, server, name))
 
     def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect(end(effects, lease, reservation))
@@ -422,7 +430,7 @@ def takes(spec: Mapping[str, Any]) -> dict[str, int]:
     return {name: amount for name, amount in sizes.items() if amount}
 
 
-def home(wish: Wish, stock: CapacitySnapshot, now: datetime) -> Host | None:
+def home(wish: Wish, snapshot: CapacitySnapshot, now: datetime) -> Host | None:
     """Return the enrolled host on which to hold room; None: the cloud will find a host, or not.
 
     A server that keeps running when its lease starts stays on its host. A shelved server goes
@@ -431,16 +439,16 @@ def home(wish: Wish, stock: CapacitySnapshot, now: datetime) -> Host | None:
     request = SlotsRequest(Slot(takes(wish.spec)), 1, None, wish.held, order=wish.order)
     kept = [a.host_id for a in wish.kept if a.host_id is not None]
     if wish.is_active:
-        return _kept(SlotCapacity(request, stock, []), stock, kept)
+        return _kept(SlotCapacity(request, snapshot, []), snapshot, kept)
     if wish.reservation is None and wish.held.start <= now and not wish.spec["was_shelved"]:
-        sits = _named(wish.spec["host"], stock)
-        return _tightest(SlotCapacity(request, stock, sits), sits)
-    look = SlotCapacity(request, stock)
-    had = [stock.hosts[one] for one in kept if one in stock.hosts]
-    return _tightest(look, had) or _tightest(look, look.candidates(1, {}))
+        sits = _named(wish.spec["host"], snapshot)
+        return _tightest(SlotCapacity(request, snapshot, sits), sits)
+    slots = SlotCapacity(request, snapshot)
+    had = [snapshot.hosts[host_id] for host_id in kept if host_id in snapshot.hosts]
+    return _tightest(slots, had) or _tightest(slots, slots.candidates(1, {}))
 
 
-def _named(host: str | None, stock: CapacitySnapshot) -> Sequence[Host]:
+def _named(host: str | None, snapshot: CapacitySnapshot) -> Sequence[Host]:
     """Return the enrolled host of this name, if any.
 
     Called for every server that is leased while it runs; the prefix test is cheap and rules out
@@ -449,26 +457,27 @@ def _named(host: str | None, stock: CapacitySnapshot) -> Sequence[Host]:
     if not host:
         return ()
     first = short(host)
-    return stock.matching(
-        ("named", host), lambda one: one.name.startswith(first) and same(one.name, host)
+    return snapshot.matching(
+        ("named", host),
+        lambda enrolled: enrolled.name.startswith(first) and same(enrolled.name, host),
     )
 
 
-def _tightest(look: SlotCapacity, hosts: Sequence[Host]) -> Host | None:
-    found = [host for host in hosts if look.suits(host) and look.room(host)]
-    order = look.request.order
+def _tightest(slots: SlotCapacity, hosts: Sequence[Host]) -> Host | None:
+    fitting = [host for host in hosts if slots.suits(host) and slots.room(host)]
+    order = slots.request.order
     return min(
-        found,
-        key=lambda host: (not look.carries(host), look.room(host), order(host.id)),
+        fitting,
+        key=lambda host: (not slots.carries(host), slots.room(host), order(host.id)),
         default=None,
     )
 
 
-def _kept(look: SlotCapacity, stock: CapacitySnapshot, ids: Sequence[int]) -> Host | None:
+def _kept(slots: SlotCapacity, snapshot: CapacitySnapshot, ids: Sequence[int]) -> Host | None:
     """Return the host of an active lease, or refuse the change."""
     for host_id in ids:
-        host = stock.hosts.get(host_id)
-        if host is None or not look.room(host):
+        host = snapshot.hosts.get(host_id)
+        if host is None or not slots.room(host):
             raise NotEnoughHosts(
                 "Not enough hosts available: the lease is active and the host of its server is"
                 " held by others in that window",
@@ -492,8 +501,8 @@ def _anothers_s(effects: EffectContext, lease: Lease, reservation: Reservation) 
     # This lease's hold begins later.
     holds = effects.ledger.thing_holds(keys, Window(now, now + _CLOSE))
     if holds:
-        return max((window.end - now).total_seconds() for _, window in holds) + _LOOK_S
-    return _LOOK_S if effects.ledger.things_not_given_back(keys, besides=lease.id) else 0.0
+        return max((window.end - now).total_seconds() for _, window in holds) + _POLL_S
+    return _POLL_S if effects.ledger.things_not_given_back(keys, besides=lease.id) else 0.0
 
 
 def _late(effects: EffectContext, lease: Lease, reservation: Reservation) -> set[str]:
@@ -522,7 +531,7 @@ def _unshelve(effects: EffectContext, lease: Lease, reservation: Reservation) ->
         return
     _make_way(effects, hosts[0])
     try:
-        act(lambda one: effects.cloud.servers.unshelve(one, hosts[0]), server_id)
+        act(lambda id_: effects.cloud.servers.unshelve(id_, hosts[0]), server_id)
     except DriverError as cannot:
         if cannot.retryable:
             raise
@@ -534,10 +543,10 @@ def _make_way(effects: EffectContext, host: str) -> None:
     if not effects.options.preemptibles:
         return
     servers = effects.cloud.servers
-    gone = [one.id for one in servers.list(host=host) if one.preemptible]
+    gone = [server.id for server in servers.list(host=host) if server.preemptible]
     if gone:
-        effects.each(lambda one: act(servers.delete, one), gone)
-        raise NotYet(f"{len(gone)} servers make way", _LOOK_S)
+        effects.each(lambda server_id: act(servers.delete, server_id), gone)
+        raise NotYet(f"{len(gone)} servers make way", _POLL_S)
 
 
 def _server_waited_s(effects: EffectContext, lease: Lease) -> float:

@@ -67,8 +67,8 @@ class Family(NamedTuple):
 def family(kind: str, field: str) -> tuple[Family, float, str]:
     """Return the metric family of a field, its scale factor, and its vCPU number or ""."""
     vcpu, bare = "", field
-    if found := _VCPU.fullmatch(field):
-        vcpu, bare = found[1], f"vcpu_{found[2]}"
+    if match := _VCPU.fullmatch(field):
+        vcpu, bare = match[1], f"vcpu_{match[2]}"
     scale = 1.0
     for end, becomes, by in _UNITS:
         if bare.endswith(end):
@@ -76,11 +76,11 @@ def family(kind: str, field: str) -> tuple[Family, float, str]:
             break
     counts = is_counter(field)
     name = _NOT_IN_NAMES.sub("_", f"holdfast_{kind}_{bare}{'_total' if counts else ''}")
-    said = f"{_said(field, vcpu)} of the {kind}, as docs/concepts/metrics.md has it."
-    return Family(name, "counter" if counts else "gauge", said), scale, vcpu
+    text = f"{_field_name(field, vcpu)} of the {kind}, as docs/concepts/metrics.md has it."
+    return Family(name, "counter" if counts else "gauge", text), scale, vcpu
 
 
-def _said(field: str, vcpu: str) -> str:
+def _field_name(field: str, vcpu: str) -> str:
     return field.replace(f"vcpu{vcpu}_", "vcpuN_", 1) if vcpu else field
 
 
@@ -96,20 +96,20 @@ def page(snapshot: Snapshot, fields: Fields, more: Iterable[str] = ()) -> str:
             for field, value in reading.values.items():
                 if not fields.has(entity.kind, field) or not math.isfinite(value):
                     continue
-                known, scale, vcpu = family(entity.kind, field)
+                metric, scale, vcpu = family(entity.kind, field)
                 labels = f'{about},vcpu="{vcpu}"' if vcpu else about
-                families.setdefault(known, {}).setdefault(labels, value * scale)
-    lines = [line for one, numbers in families.items() for line in lines_of(one, numbers)]
+                families.setdefault(metric, {}).setdefault(labels, value * scale)
+    lines = [line for metric, numbers in families.items() for line in lines_of(metric, numbers)]
     return "\n".join([*lines, *more, ""])
 
 
-def lines_of(one: Family, numbers: Mapping[str, float]) -> Iterator[str]:
+def lines_of(metric: Family, numbers: Mapping[str, float]) -> Iterator[str]:
     """Yield the lines of a metric family; `numbers` maps label text to value."""
-    yield f"# HELP {one.name} {_help(one.help)}"
-    yield f"# TYPE {one.name} {one.kind}"
+    yield f"# HELP {metric.name} {_help(metric.help)}"
+    yield f"# TYPE {metric.name} {metric.kind}"
     for labels, value in numbers.items():
         braces = f"{{{labels}}}" if labels else ""
-        yield f"{one.name}{braces} {value!r}"
+        yield f"{metric.name}{braces} {value!r}"
 
 
 def label(text: str) -> str:
@@ -125,10 +125,10 @@ def _help(text: str) -> str:
 @functools.lru_cache(maxsize=16_384)
 def _of_guest(host: str, kind: str, identity: str, name: str, project: str, flavor: str) -> str:
     guest, shown, rest = split(identity, name)
-    found = {"host": host, "uuid": guest, "name": shown, "project": project, "flavor": flavor}
+    labels = {"host": host, "uuid": guest, "name": shown, "project": project, "flavor": flavor}
     if kind in (DISK, NIC):
-        found[kind] = rest
-    return ",".join(f'{key}="{label(text)}"' for key, text in found.items())
+        labels[kind] = rest
+    return ",".join(f'{key}="{label(text)}"' for key, text in labels.items())
 
 
 def _labels(host: str, entity: Entity) -> str:
@@ -293,7 +293,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404, "what there is, is at /metrics")
+            self.send_error(404, "metrics are at /metrics")
             return
         body = self.server.sink.text().encode()
         zipped = "gzip" in self.headers.get("Accept-Encoding", "")

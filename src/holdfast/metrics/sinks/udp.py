@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UDP metric sinks `statsd` and `graphite`, their path names, and the sink `log`.
+"""UDP metric sinks `statsd`, `graphite` and `ceilometer`, path names, and the sink `log`.
 
 `Udp` sends datagrams to an address, in as few datagrams as possible. Sending never blocks; name
 resolution may block.
@@ -7,23 +7,25 @@ resolution may block.
 
 import functools
 import hashlib
+import hmac
 import logging
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from holdfast.metrics.fields import is_counter
+from holdfast.metrics.fields import is_counter, unit
 from holdfast.model.errors import DriverError, InvalidInput
 from holdfast.ports.metric_plugins import ALARM, Sample
-from holdfast.ports.metrics import GUEST, HOST
+from holdfast.ports.metrics import DISK, GUEST, HOST, NIC
 from holdfast.runtime.text import printable
 
 #: Datagram size in bytes that passes any network unfragmented, with room for headers.
 MOST: Final = 1_400
 #: Seconds after which a host name is resolved again.
-ASK_AGAIN_S: Final = 300.0
+RESOLVE_EVERY_S: Final = 300.0
 
 
 def address(text: str, default_port: int | None = None) -> tuple[str, int]:
@@ -68,7 +70,7 @@ class Udp:
         self._host = host
         self._port = port
         self._socket: socket.socket | None = None
-        self._asked = 0.0
+        self._resolved_at = 0.0
         self._late: list[bytes] = []  # failed while others were sent; retried once, then lost
 
     def send(self, datagrams: Iterable[bytes], now: float) -> None:
@@ -76,11 +78,11 @@ class Udp:
 
         After a DriverError none of the datagrams has arrived.
         """
-        way = self._way(now)
+        connected = self._connection(now)
         try:
-            _check(way)
-            self._late = _sent(way, self._late, list(datagrams))
-            _check(way)
+            _check(connected)
+            self._late = _sent(connected, self._late, list(datagrams))
+            _check(connected)
         except OSError as error:
             self.close()  # the address of the name may have changed
             raise self._error(error) from error
@@ -90,13 +92,13 @@ class Udp:
             self._socket.close()
         self._socket = None
 
-    def _way(self, now: float) -> socket.socket:
-        if self._socket is not None and now - self._asked < ASK_AGAIN_S:
+    def _connection(self, now: float) -> socket.socket:
+        if self._socket is not None and now - self._resolved_at < RESOLVE_EVERY_S:
             return self._socket
         self.close()
         try:
-            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
-            family, kind, protocol, _, where = found[0]
+            addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
+            family, kind, protocol, _, where = addresses[0]
             made = socket.socket(family, kind, protocol)
             try:
                 made.setblocking(False)
@@ -106,7 +108,7 @@ class Udp:
                 raise
         except (OSError, UnicodeError) as error:
             raise self._error(error) from error
-        self._socket, self._asked = made, now
+        self._socket, self._resolved_at = made, now
         return made
 
     def _error(self, error: Exception) -> DriverError:
@@ -116,32 +118,32 @@ class Udp:
         return DriverError(self._name, f"{self._host}:{self._port}: {why or error}", retryable=True)
 
 
-def _check(way: socket.socket) -> None:
+def _check(connected: socket.socket) -> None:
     """Raise the error that the kernel recorded for earlier datagrams, if any."""
-    if number := way.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+    if number := connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
         raise OSError(number, os.strerror(number))
 
 
-def _sent(way: socket.socket, late: list[bytes], datagrams: list[bytes]) -> list[bytes]:
+def _sent(connected: socket.socket, late: list[bytes], datagrams: list[bytes]) -> list[bytes]:
     """Send the datagrams; return the new datagrams that failed while others were sent.
 
     Such a failure is temporary: a buffer is full, or an interface is removed. A datagram in
     `late` that fails again is lost.
     """
     failed: list[bytes] = []
-    trouble: OSError | None = None
+    failure: OSError | None = None
     left = 0
     for number, datagram in enumerate((*late, *datagrams)):
         try:
-            way.send(datagram)
+            connected.send(datagram)
             left += 1
         except ConnectionRefusedError:
             raise
         except OSError as error:
-            trouble = error
+            failure = error
             failed += [datagram] if number >= len(late) else []
-    if trouble is not None and not left:
-        raise trouble
+    if failure is not None and not left:
+        raise failure
     return failed
 
 
@@ -197,7 +199,7 @@ class Names:
 
     def __init__(self, prefix: str = "holdfast", by: str = ID) -> None:
         """`by` selects the identification of guests: ID or NAME."""
-        self._prefix = ".".join(part(one) for one in prefix.split(".") if one)
+        self._prefix = ".".join(part(component) for component in prefix.split(".") if component)
         self._by = by
         self._base = functools.lru_cache(maxsize=16_384)(self._base_of)
 
@@ -224,8 +226,8 @@ class Names:
 
 def split(identity: str, name: str) -> tuple[str, str, str]:
     """Split an entity id: return UUID and name of the guest, and the disk or NIC part."""
-    uuid, slash, rest = identity.partition("/")
-    return uuid, name.removesuffix(f"/{rest}") if slash else name, rest
+    guest, slash, rest = identity.partition("/")
+    return guest, name.removesuffix(f"/{rest}") if slash else name, rest
 
 
 def _clean(text: str) -> str:
@@ -297,6 +299,177 @@ def number(value: float) -> str:
     return "0" if text == "-0" else text
 
 
+# Ceilometer: samples in the format of Ceilometer's UDP publisher.
+#
+# Each datagram is a msgpack map. A field that Ceilometer has a meter for carries Ceilometer's
+# meter name, unit and resource id, so existing consumers keep working; all other fields are named
+# `holdfast.KIND.FIELD`. The signature is an HMAC over names and values, sorted by name, with the
+# secret that Ceilometer calls telemetry_secret.
+
+
+CEILOMETER_PORT: Final = 4952
+SOURCE: Final = "openstack"
+#: Longest text in bytes, so that a message always fits into a datagram.
+CEILOMETER_LONGEST: Final = 120
+_MESSAGE_IDS: Final = uuid.UUID("0f2a6c1e-6f0e-4d6e-9d55-3f7a6c2b8e10")
+
+
+class Meter(NamedTuple):
+    """A Ceilometer meter."""
+
+    name: str
+    unit: str
+    scale: float = 1.0  # factor from Holdfast's unit to the meter's unit
+
+
+def _both(ways: Mapping[str, str], fields: Mapping[str, tuple[str, str]]) -> dict[str, Meter]:
+    return {
+        f"{short}_{field}": Meter(name.format(long), unit)
+        for short, long in ways.items()
+        for field, (name, unit) in fields.items()
+    }
+
+
+#: Fields that Ceilometer's compute agent measures too.
+METERS: Final[Mapping[str, Mapping[str, Meter]]] = {
+    GUEST: {
+        "cpu_time_ns": Meter("cpu", "ns"),
+        "rss_kib": Meter("memory.resident", "MiB", 1 / 1024),
+    },
+    DISK: {
+        **_both(
+            {"rd": "read", "wr": "write"},
+            {
+                "bytes": ("disk.device.{}.bytes", "B"),
+                "reqs": ("disk.device.{}.requests", "request"),
+                "times_ns": ("disk.device.{}.latency", "ns"),
+            },
+        ),
+        "capacity_bytes": Meter("disk.device.capacity", "B"),
+        "allocation_bytes": Meter("disk.device.allocation", "B"),
+        "physical_bytes": Meter("disk.device.usage", "B"),
+    },
+    NIC: _both(
+        {"rx": "incoming", "tx": "outgoing"},
+        {
+            "bytes": ("network.{}.bytes", "B"),
+            "pkts": ("network.{}.packets", "packet"),
+            "drop": ("network.{}.packets.drop", "packet"),
+            "errs": ("network.{}.packets.error", "packet"),
+        },
+    ),
+}
+#: Fields sent by default.
+CEILOMETER_FIELDS: Final = [
+    f"{kind}.{field}" for kind, fields in METERS.items() for field in fields
+]
+
+
+class Ceilometer:
+    """Outlet of the sink: encodes samples and sends each in a datagram of its own."""
+
+    name = "ceilometer"
+
+    def __init__(self, host: str, port: int, secret: str) -> None:
+        self._udp = Udp(self.name, host, port)
+        self._secret = secret.encode()
+        import msgpack  # here, so that agents without this sink do not load it
+
+        self._pack = msgpack.packb
+
+    def encode(self, sample: Sample) -> bytes:
+        message = meter_message(sample)
+        message["message_signature"] = signature(message, self._secret)
+        data: bytes = self._pack(message, use_bin_type=True)
+        return data
+
+    def send(self, samples: Sequence[bytes], now: float) -> None:
+        self._udp.send(samples, now)
+
+    def close(self) -> None:
+        self._udp.close()
+
+
+def meter_message(sample: Sample) -> dict[str, Any]:
+    """Build the unsigned Ceilometer message of a sample."""
+    entity, field = sample.entity, sample.field
+    meter = METERS.get(entity.kind, {}).get(field)
+    if meter is None:
+        meter = Meter(_text(f"holdfast.{entity.kind}.{field}"), unit(field))
+    resource = _resource(sample)
+    own = f"{sample.host} {sample.at.isoformat()} {meter.name} {resource} {sample.about}"
+    return {
+        "source": SOURCE,
+        "counter_name": meter.name,
+        "counter_type": "cumulative" if is_counter(field) else "gauge",
+        "counter_unit": meter.unit,
+        "counter_volume": sample.value if meter.scale == 1.0 else sample.value * meter.scale,
+        "user_id": None,
+        "user_name": None,
+        "project_id": _text(entity.project) or None,
+        "project_name": _text(entity.project_name) or None,
+        "resource_id": resource,
+        "timestamp": sample.at.isoformat(),
+        "resource_metadata": _metadata(sample),
+        "message_id": str(uuid.uuid5(_MESSAGE_IDS, _text(own, 10 * CEILOMETER_LONGEST))),
+        "monotonic_time": sample.monotonic,
+    }
+
+
+def signature(message: Mapping[str, Any], secret: bytes) -> str:
+    """Return the HMAC of a message; "" without a secret, because then no receiver verifies."""
+    if not secret:
+        return ""
+    pairs = (f"{name}{value}" for name, value in _pairs(message) if name != "message_signature")
+    return hmac.new(secret, "".join(pairs).encode(), hashlib.sha256).hexdigest()
+
+
+def _pairs(message: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield name and value in sorted order; names in nested maps are joined by a colon.
+
+    Holdfast sends no lists.
+    """
+    for name, value in sorted(message.items()):
+        if isinstance(value, Mapping):
+            yield from _pairs(value, f"{above}{name}:")
+        else:
+            yield f"{above}{name}", value
+
+
+def _resource(sample: Sample) -> str:
+    """Return the resource id that Ceilometer's compute agent uses for a server, disk or NIC."""
+    entity = sample.entity
+    if entity.kind == HOST:
+        return _text(entity.id)
+    guest, name, rest = split(entity.id, entity.name)
+    if entity.kind == NIC:
+        return f"{_text(name)}-{_text(guest)}-{_text(entity.about.get('ifname', rest))}"
+    return f"{_text(guest)}-{_text(rest)}" if rest else _text(guest)
+
+
+def _metadata(sample: Sample) -> dict[str, Any]:
+    entity = sample.entity
+    metadata: dict[str, Any] = {"host": _text(sample.host)}
+    if entity.kind != HOST:
+        guest, name, rest = split(entity.id, entity.name)
+        metadata |= {"instance_id": _text(guest), "name": _text(name)}
+        if entity.flavor:
+            metadata["flavor"] = {"name": _text(entity.flavor)}
+        if entity.kind == DISK:
+            metadata["disk_name"] = _text(rest)
+        if entity.kind == NIC:
+            metadata["name"] = metadata["vnic_name"] = _text(entity.about.get("ifname", rest))
+            metadata["mac"] = _text(entity.about.get("mac", ""))
+    if sample.field == ALARM:
+        metadata |= {name: _text(text) for name, text in sample.about.items()}
+    return metadata
+
+
+def _text(text: str, most: int = CEILOMETER_LONGEST) -> str:
+    """Cut a text to `most` bytes of valid UTF-8."""
+    return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
+
+
 # Log lines.
 
 
@@ -311,25 +484,25 @@ class LogLines:
 
     def encode(self, sample: Sample) -> bytes:
         entity = sample.entity
-        uuid, name, rest = split(entity.id, entity.name)
-        who = printable(name or uuid)[:120]
-        where = "host" if entity.kind == HOST else f"guest={printable(uuid)[:80]}"
+        guest, name, rest = split(entity.id, entity.name)
+        subject = printable(name or guest)[:120]
+        where = "host" if entity.kind == HOST else f"guest={printable(guest)[:80]}"
         if rest:
             where += f" {entity.kind}={printable(rest)[:80]}"
         if sample.field == ALARM:
-            said = f"alarm {printable(sample.about['rule'])[:80]} {_STANDS[sample.value]}"
-            said += "".join(
+            sentence = f"alarm {printable(sample.about['rule'])[:80]} {_STANDS[sample.value]}"
+            sentence += "".join(
                 f" {key}={sample.about[key]}"
                 for key in ("value", "threshold")
                 if key in sample.about
             )
         else:
-            said = f"{printable(sample.field)} {number(sample.value)}"
-        return f"{who} ({where}): {said}".encode()
+            sentence = f"{printable(sample.field)} {number(sample.value)}"
+        return f"{subject} ({where}): {sentence}".encode()
 
     def send(self, samples: Sequence[bytes], now: float) -> None:
-        for one in samples:
-            LOG.info("%s", one.decode())
+        for line in samples:
+            LOG.info("%s", line.decode())
 
     def close(self) -> None:
         pass

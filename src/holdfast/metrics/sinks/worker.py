@@ -69,13 +69,13 @@ class Export:
 
     def due(self, snapshot: Snapshot) -> list[Sample]:
         """Return the due samples: never sent values first, then those sent longest ago."""
-        found: list[tuple[float, Sample]] = []
+        samples: list[tuple[float, Sample]] = []
         for kind, table in snapshot.tables.items():
             for reading in table.readings:
-                found += self._of(snapshot, reading)
+                samples += self._due_of(snapshot, reading)
             self._forget(kind, table)
-        found.sort(key=lambda one: one[0])
-        return [sample for _, sample in found]
+        samples.sort(key=lambda entry: entry[0])
+        return [sample for _, sample in samples]
 
     def sent(self, sample: Sample) -> None:
         """Record that a sample was sent."""
@@ -86,7 +86,7 @@ class Export:
             again_s *= _share(f"{entity.id} {sample.field}")
         sents[sample.field] = _Sent(sample.value, now + again_s)
 
-    def _of(self, snapshot: Snapshot, reading: Reading) -> Iterator[tuple[float, Sample]]:
+    def _due_of(self, snapshot: Snapshot, reading: Reading) -> Iterator[tuple[float, Sample]]:
         entity, now = reading.entity, snapshot.monotonic
         if reading.stale:
             return
@@ -199,8 +199,8 @@ class SinkWorker(Worker):
         self._lock = threading.Lock()
         self._waiting: deque[Snapshot] = deque()
         self._alarms: dict[_Key, Sample] = {}
-        self._standing: dict[_Key, Sample] = {}
-        self._said: set[_Key] = set()  # alarms whose end must be sent: their last state is not ok
+        self._sent_alarms: dict[_Key, Sample] = {}
+        self._raised: set[_Key] = set()  # alarms whose end must be sent: their last state is not ok
         self._now = 0.0
         self._due: float | None = None
         self._budget = Budget(float("inf"))
@@ -218,10 +218,10 @@ class SinkWorker(Worker):
             self._now = now
             self.tally.offered += 1
             for change in changes:
-                self._note(change, snapshot)
+                self._queue_alarm(change, snapshot)
             if self._due is None or now >= self._due - 1e-6:
                 self._due = now + self._pace.interval_s
-                self._say_again(now)
+                self._refresh_alarms(now)
                 self._waiting.append(snapshot)
                 if len(self._waiting) > MOST_WAITING:
                     self._waiting.popleft()
@@ -235,33 +235,33 @@ class SinkWorker(Worker):
         if not self.alive:
             self._outlet.close()
 
-    def _note(self, change: Transition, snapshot: Snapshot) -> None:
+    def _queue_alarm(self, change: Transition, snapshot: Snapshot) -> None:
         """Queue the new state of an alarm.
 
         A receiver sees only states, so changes that do not alter a sent state are left out.
         """
         state, key = _STATES.get(change.state), (change.rule, change.entity)
-        stood = change.before in ("firing", "no_data") or key in self._said
-        if state is None or (state == OK and not stood):
+        was_raised = change.before in ("firing", "no_data") or key in self._raised
+        if state is None or (state == OK and not was_raised):
             return
-        is_due = key in self._alarms or (state == OK and key in self._said)
+        is_due = key in self._alarms or (state == OK and key in self._raised)
         if not is_due and len(self._alarms) >= MOST_ALARMS:
             self.tally.alarms_lost += 1
             return
         self._alarms[key] = _alarm(change, state, snapshot)
         if state == OK:
-            self._said.discard(key)
+            self._raised.discard(key)
         else:
-            self._said.add(key)
+            self._raised.add(key)
 
-    def _say_again(self, now: float) -> None:
+    def _refresh_alarms(self, now: float) -> None:
         """Queue standing alarms for a refresh.
 
         Ended alarms are left out: their end may be queued already.
         """
-        for key, sample in self._standing.items():
+        for key, sample in self._sent_alarms.items():
             is_old = now - sample.monotonic >= self._pace.refresh_s
-            if is_old and key in self._said and key not in self._alarms:
+            if is_old and key in self._raised and key not in self._alarms:
                 self._alarms[key] = sample._replace(monotonic=now)
 
     # called by the worker's thread
@@ -287,15 +287,15 @@ class SinkWorker(Worker):
         chosen = self._affordable(alarms.values(), self._alarm_budget)
         if not chosen or not self._deliver([line for _, line in chosen], now):
             chosen = []
-        done = {(one.about["rule"], one.entity.id) for one, _ in chosen}
+        done = {(sample.about["rule"], sample.entity.id) for sample, _ in chosen}
         with self._lock:
             for key, sample in alarms.items():
                 if key not in done:
                     self._alarms.setdefault(key, sample)  # unless a newer state is queued
                 elif sample.value == OK:
-                    self._standing.pop(key, None)
-                elif key in self._standing or len(self._standing) < MOST_ALARMS:
-                    self._standing[key] = sample
+                    self._sent_alarms.pop(key, None)
+                elif key in self._sent_alarms or len(self._sent_alarms) < MOST_ALARMS:
+                    self._sent_alarms[key] = sample
 
     def _send_samples(self, snapshot: Snapshot) -> None:
         pace, now = self._pace, snapshot.monotonic
@@ -312,16 +312,16 @@ class SinkWorker(Worker):
 
     def _affordable(self, samples: Iterable[Sample], budget: Budget) -> list[tuple[Sample, bytes]]:
         """Encode samples until the budget is used up; the rest is due again."""
-        found: list[tuple[Sample, bytes]] = []
+        affordable: list[tuple[Sample, bytes]] = []
         left = 0
         for sample in samples:
             line = b"" if left else self._outlet.encode(sample)
             if left or not budget.spend(len(line) + 1):  # plus the separator
                 left += 1
             else:
-                found.append((sample, line))
+                affordable.append((sample, line))
         self.tally.held_back += left
-        return found
+        return affordable
 
     def _deliver(self, lines: Sequence[bytes], now: float) -> bool:
         """Send lines; log the first failure and the recovery. Return whether sending worked."""
