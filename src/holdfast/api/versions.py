@@ -19,6 +19,8 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.observation import AGENT_HEADER
 
 HEADER = "OpenStack-API-Version"
+#: Characters of the header: enough for a version of every OpenStack service.
+HEADER_LENGTH = 1024
 Version = tuple[int, int]
 
 
@@ -51,6 +53,8 @@ class Contract:
 
     def negotiate(self, header: str | None) -> Version:
         """Return the requested version; the lowest version if the header requests none."""
+        if header and len(header) > HEADER_LENGTH:
+            raise Malformed(f"{HEADER} is longer than {HEADER_LENGTH} characters")
         for part in (header or "").split(","):
             words = part.split()
             if not words or words[0].lower() != self.service:
