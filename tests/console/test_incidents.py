@@ -236,7 +236,7 @@ def test_an_order_that_comes_too_late_is_refused_on_the_page_with_what_was_typed
     assert f"incident {over} is recovered already" in late.text
     held = write_incident(site, host="cmp-3")
     empty = send(person, f"{LIST}/{held}/abort", {"reason": ""})
-    assert (empty.status_code, "say why: it is kept" in empty.text) == (400, True)
+    assert (empty.status_code, "reason: required" in empty.text) == (400, True)
     assert site.call("GET", f"{OWN}/incidents/{held}").json["incident"]["status"] == "held"
     on = send(person, f"{LIST}/{held}/confirm-off", {"reason": "plug pulled"})
     assert (on.status_code, "the fence of cmp-3 reads on" in on.text) == (409, True)

@@ -14,14 +14,15 @@ requests from the socket and writes responses. Packages register their commands:
 
 import contextlib
 import fcntl
+import functools
 import json
 import logging
 import os
 import select
 import socket
 import stat
-import threading
 from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from holdfast.model.errors import (
     Unavailable,
 )
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.threads import Worker
+from holdfast.runtime.threads import Worker, start_call
 
 if TYPE_CHECKING:  # the plugin process of nova-compute needs none of the modules behind it
     from holdfast.ports.reports import Answers
@@ -156,7 +157,7 @@ class AdminSocket:
         self._limits = limits or Limits()
         self._place: _Place | None = None
         self._complained = ""
-        self._talking: set[threading.Thread] = set()
+        self._talking: set[Future[None]] = set()
         self._worker = Worker(f"{PORT} {path}", clock, self._turn, retry_s=TICK_S, stop_s=5.0)
 
     def start(self) -> None:
@@ -166,8 +167,7 @@ class AdminSocket:
 
     def stop(self) -> None:
         self._worker.stop()
-        for talk in list(self._talking):
-            talk.join(timeout=2)
+        wait(self._talking, timeout=2)
         if self._place is not None:
             self._place.leave()
 
@@ -204,16 +204,14 @@ class AdminSocket:
         except OSError as error:  # for example no file descriptor left
             LOG.warning("%s %s: %s", PORT, self._path, error)
             return TICK_S
-        self._talking = {thread for thread in self._talking if thread.is_alive()}
+        self._talking = {talk for talk in self._talking if not talk.done()}
         if len(self._talking) >= self._limits.connections:
             with caller, contextlib.suppress(OSError):
                 caller.settimeout(0)
                 full = f"{self._limits.connections} are being answered: try again in a moment"
                 caller.sendall(self._answers.refusal(Unavailable(full)))
             return 0.0
-        talk = threading.Thread(target=self._talk, args=(caller,), name="admin-talk", daemon=True)
-        self._talking.add(talk)
-        talk.start()
+        self._talking.add(start_call("admin-talk", functools.partial(self._talk, caller)))
         return 0.0
 
     # one connection

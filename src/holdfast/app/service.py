@@ -7,10 +7,9 @@ import logging
 import os
 import socket
 import sys
-import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -51,7 +50,7 @@ from holdfast.ports.manager import Manager
 from holdfast.ports.publishers import Sink
 from holdfast.recovery.expected import ExpectedOnHosts, SegmentHosts
 from holdfast.runtime.clock import Clock, SystemClock
-from holdfast.runtime.threads import start_call
+from holdfast.runtime.threads import Worker
 
 LOG = logging.getLogger(__name__)
 
@@ -148,8 +147,9 @@ class ManagerPart:
         self.loop = Loop(core.store.operations, self.runner, core.clock, conf.manager)
         self.commands = self._new_commands(leases, its_hosts, repairs)
         self._serve_rpc = serve_rpc
-        self._stopped = threading.Event()
-        self._getting_ready: Future[None] | None = None
+        self._preparation = Worker(
+            "ready", core.clock, self._prepare, longest_retry_s=5.0, stop_s=None
+        )
         self._rpc: Any = None
 
     def _lease_context(self) -> LeaseContext:
@@ -220,7 +220,7 @@ class ManagerPart:
     def start(self) -> None:
         # Many threads that mostly wait: a thread that holds a lock must not wait 5 ms to run.
         sys.setswitchinterval(0.0005)
-        self._getting_ready = start_call("ready", self._ready)
+        self._preparation.start()
         self.loop.start()
         self.watching.part.start()
         if self._serve_rpc:
@@ -234,48 +234,38 @@ class ManagerPart:
         """Wake the job loop, which `__init__` creates after the parts with this callback."""
         self.loop.wake()
 
-    def _ready(self) -> None:
-        """Prepare on a thread, so that a slow database does not delay the start.
+    def _prepare(self) -> None:
+        """Create the rows of the periodic jobs, and load the capacity snapshot; then end.
 
-        Create the rows of the periodic jobs, and load the capacity snapshot.
+        A thread of its own does this, so that a slow database does not delay the start.
         """
         store = self._core.store
-        while not self._stopped.is_set():
-            try:
-                now = store.database.now()
-                for chore in (
-                    repair.REPAIR,
-                    aggregates.RECONCILE,
-                    aggregates.RESYNC,
-                    hosts.REFRESH,
-                    auto_lease.SWEEP,
-                    retention.TIDY,
-                    poll.POLL,
-                ):
-                    store.operations.ensure(never_ending(chore, now))
-                began = self._core.clock.monotonic()
-                snapshot = store.ledger.capacity()
-                snapshot.lay_out()  # imports numpy too, so that no request waits for it
-                gc.collect()
-                gc.freeze()  # most objects stay: each garbage collection of them takes 0.1 s
-                took = self._core.clock.monotonic() - began
-                LOG.info("%s hosts and their leases read in %.1f s", len(snapshot.hosts), took)
-                return
-            except HoldfastError as error:
-                LOG.warning("getting ready: %s", error.message)
-                self._core.clock.wait(self._stopped, 1.0)
-            except Exception:  # the top of the thread
-                LOG.exception("getting ready: unforeseen")
-                return
+        now = store.database.now()
+        for chore in (
+            repair.REPAIR,
+            aggregates.RECONCILE,
+            aggregates.RESYNC,
+            hosts.REFRESH,
+            auto_lease.SWEEP,
+            retention.TIDY,
+            poll.POLL,
+        ):
+            store.operations.ensure(never_ending(chore, now))
+        began = self._core.clock.monotonic()
+        snapshot = store.ledger.capacity()
+        snapshot.lay_out()  # imports numpy too, so that no request waits for it
+        gc.collect()
+        gc.freeze()  # most objects stay: each garbage collection of them takes 0.1 s
+        took = self._core.clock.monotonic() - began
+        LOG.info("%s hosts and their leases read in %.1f s", len(snapshot.hosts), took)
+        self._preparation.stopping.set()
 
     def stop(self) -> None:
-        self._stopped.set()
         if self._rpc is not None:
             self._rpc.stop()
         self.watching.part.stop()
         self.loop.stop()
-        if self._getting_ready is not None:
-            wait([self._getting_ready])
+        self._preparation.stop()
         self._announcer.close()
         self._calls.shutdown(wait=True)
         self.cloud.close()

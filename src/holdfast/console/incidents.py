@@ -720,7 +720,9 @@ def approve(request: Request) -> Response:
     try:
         case = api_calls.call(request, incidents.show, path=own)["incident"]
         domain = request.services.store.cases.domain(case["host"])
-        body = {"reason": request.body.get("reason", "")} | ({"domain": domain} if domain else {})
+        body = {"reason": switch_pages.reason(request.body)} | (
+            {"domain": domain} if domain else {}
+        )
         if request.body.get("domain", domain) != domain:
             raise Conflict(f"its host is in {domain or 'no known rack'} now: look again")
         held = api_calls.call(request, switches.approve, body=body)["approval"]["held"]
@@ -736,9 +738,10 @@ def _order(
     request: Request, name: str, handler: Callable[[Request], Response], message: str
 ) -> Response:
     own = {"incident_id": request.path["incident_id"]}
-    reason = request.body.get("reason", "")
+    may_be_blank = name == "retry" and not request.body.get("reason", "").strip()
     try:
-        api_calls.call(request, handler, path=own, body={"reason": reason} if reason else {})
+        body = {} if may_be_blank else {"reason": switch_pages.reason(request.body)}
+        api_calls.call(request, handler, path=own, body=body)
     except HoldfastError as error:
         return _again(request, name, error)
     return away(_own(request), message=message)
@@ -746,10 +749,8 @@ def _order(
 
 def _again(request: Request, name: str, error: HoldfastError) -> Response:
     """Render the page again with the error and the entered text."""
-    missing = error.message.startswith("Missing parameter reason")
-    why = "say why: it is kept for those who ask later" if missing else error.message
     reasons = {name: request.body.get("reason", "")}
-    return again(request, lambda: _page(request, why, error.status, reasons), error)
+    return again(request, lambda: _page(request, error.message, error.status, reasons), error)
 
 
 def _own(request: Request) -> str:

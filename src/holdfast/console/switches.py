@@ -163,7 +163,7 @@ def pause(request: Request) -> Response:
 def _paused(fields: Mapping[str, str]) -> dict[str, Any]:
     lasts = fields.get("lasts", "")
     return {
-        "reason": fields.get("reason", ""),
+        "reason": reason(fields),
         "duration_s": None if lasts == FOREVER else _seconds(lasts or HOUR),
         **({"segment": fields["segment"]} if fields.get("segment") else {}),
     }
@@ -187,9 +187,10 @@ def _where(request: Request) -> str:
 
 
 def approve(request: Request) -> Response:
-    content = {name: request.body[name] for name in ("reason", "domain") if request.body.get(name)}
+    domain = request.body.get("domain")
 
     def do() -> str:
+        content = {"reason": reason(request.body)} | ({"domain": domain} if domain else {})
         api_calls.call(request, switches.approve, body=content)
         return "mass failure approved for 1 hour"
 
@@ -205,11 +206,14 @@ def maintenance(request: Request) -> Response:
 
 
 def _new_window(fields: Mapping[str, str]) -> dict[str, Any]:
+    matcher = {name: fields[name].strip() for name in MATCHERS if fields.get(name, "").strip()}
+    if not matcher:
+        raise InvalidInput(
+            "scope: name a host, a segment, a server, an incident kind, or several of them"
+        )
     content: dict[str, Any] = {
-        "matcher": {
-            name: fields[name].strip() for name in MATCHERS if fields.get(name, "").strip()
-        },
-        "reason": fields.get("reason", ""),
+        "matcher": matcher,
+        "reason": reason(fields),
         "duration_s": _seconds(fields.get("lasts") or HOUR),
     }
     if fields.get("starts_at"):
@@ -235,19 +239,17 @@ def _done(request: Request, form: str, do: Callable[[], str]) -> Response:
     try:
         message = do()
     except HoldfastError as error:
-        why, status = _error_text(error.message, request.body), error.status
+        why, status = error.message, error.status
         return again(request, lambda: _page(request, form, why, status), error)
     return away(local(request.body.get("next", PATH)), message=message)
 
 
-def _error_text(message: str, fields: Mapping[str, str]) -> str:
-    if message.startswith("Missing parameter reason") or (
-        "reason" in fields and not fields["reason"].strip()
-    ):
-        return "reason: required; the audit log keeps it"
-    if message.startswith("matcher: "):
-        return "scope: name a host, a segment, a server, an incident kind, or several of them"
-    return message
+def reason(fields: Given) -> str:
+    """Return the entered reason of an action. Raises InvalidInput if the field is blank."""
+    entered = fields.get("reason", "").strip()
+    if not entered:
+        raise InvalidInput("reason: required; the audit log keeps it")
+    return entered
 
 
 def _seconds(text: str) -> int:

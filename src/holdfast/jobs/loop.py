@@ -31,10 +31,6 @@ from holdfast.runtime.threads import Worker
 
 LOG = logging.getLogger(__name__)
 
-#: Separates why an operation failed from why recording the failure failed. A later attempt sees
-#: by it that the first reason is logged already.
-THEN = "; then: "
-
 
 class Patience(Protocol):
     """Retry and claim options, read anew at every use."""
@@ -150,7 +146,6 @@ class _Attempt:
         self.due = False
         self.wakes_loop = False  # wake the loop: a successor can run, or a new time was set
         self.sentence = ""
-        self.verdict = ""  # why the operation failed, once `kind.failed` was called with it
 
     def hold(self, seconds: float) -> None:
         """Renew the claim unless `seconds` or more are left."""
@@ -244,7 +239,7 @@ class _Attempt:
         except (ClaimLost, Unavailable):
             raise
         except Exception as second:  # recording the failure failed as well: retry that later
-            sentence = f"{_why(error)}{THEN}{_why(second)}"
+            sentence = f"{_why(error)}; then: {_why(second)}"
             LOG.warning("%s: %s", self.operation.key, sentence)
             self._put_off(RETRYING, self._in(self._pause()), sentence, failures=1)
 
@@ -263,15 +258,7 @@ class _Attempt:
 
     def _give_up(self, kind: Kind, why: str) -> None:
         key = self.operation.key
-        is_new = why != self.verdict and not self.operation.sentence.startswith(f"{why}{THEN}")
-        self.verdict = why
-        try:
-            follows = kind.failed(self.run, why)
-        except Exception:
-            if is_new:
-                LOG.error("%s failed, and the failure is not recorded yet: %s", key, why)
-            raise
-        if follows:
+        if kind.failed(self.run, why):
             LOG.warning("%s: this try failed, another one follows: %s", key, why)
         else:
             LOG.error("%s failed for good: %s", key, why)
