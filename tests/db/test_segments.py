@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from holdfast.db import Store
 from holdfast.db.engine import Page
-from holdfast.db.notifications import attach, claim_notification, end
+from holdfast.db.notifications import attach, end
 from holdfast.db.segments import set_member
 from holdfast.db.tables import audit, hosts, incidents, notifications
 from holdfast.model.errors import Conflict, InvalidInput, NotFound
@@ -371,15 +371,13 @@ def test_only_a_verified_end_of_the_same_thing_explains_a_report(store: Store) -
     assert admit(store, started).status == "new"  # that it is back is news all the same
 
 
-def test_whoever_works_on_a_report_takes_attaches_and_ends_it(store: Store) -> None:
+def test_reports_are_attached_to_an_incident_and_end_with_it(store: Store) -> None:
     joined(store)
     first = admit(store, report(now(store)))
     second = admit(store, report(now(store), payload={"event": "STOPPED"}))
     third = admit(store, report(now(store), payload={"event": "STARTED"}))
     at = now(store)
     with store.database.write() as conn:
-        assert claim_notification(conn, first.uuid) == first
-        assert claim_notification(conn, new_id()) is None
         attach(conn, NullPublisher(), first.uuid, "i-1", "running", "one", at)
         attach(conn, NullPublisher(), second.uuid, "i-1", "ignored", "two", at)
         attach(conn, NullPublisher(), third.uuid, None, "finished", "three", at)

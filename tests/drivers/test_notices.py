@@ -32,7 +32,6 @@ from holdfast.drivers import nova_notifications as nova_driver
 from holdfast.drivers.nova_notifications import MOST_UNPACKED, NovaNotices
 from holdfast.model.errors import Conflict, DriverError, Unavailable
 from holdfast.model.nova_notification import Notice, ServiceNotice
-from holdfast.ports.reports import to_all
 from holdfast.runtime.clock import SystemClock
 
 import holdfast.drivers.rabbit  # isort: skip  # noqa: F401  threads, before oslo.messaging chooses otherwise
@@ -669,33 +668,6 @@ def test_the_listener_tries_the_next_broker_node(world: World) -> None:
     eventually(lambda: notices.connected)
     for _ in range(2):  # whichever node's turn it is
         brokers.close(notices.broker.connect_to_any())
-
-
-def test_a_failing_monitor_keeps_no_notification_from_the_other_monitors() -> None:
-    heard: list[str] = []
-
-    def broken(_notice: Notice) -> None:
-        raise KeyError("bug")
-
-    def away(_notice: Notice) -> None:
-        raise Unavailable("database")
-
-    hear = to_all([broken, lambda notice: heard.append(notice.event_type)])
-    notice = _notice()
-    hear(notice)
-    with pytest.raises(Unavailable):
-        to_all([away, lambda one: heard.append(one.event_type)])(notice)
-    assert heard == ["a.b", "a.b"]
-
-
-def _notice() -> Notice:
-    return Notice(
-        event_type="a.b",
-        priority="info",
-        publisher="nova-api:c1",
-        at=SystemClock().now(),
-        message_id="1",
-    )
 
 
 # addresses

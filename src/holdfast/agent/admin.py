@@ -24,7 +24,7 @@ import stat
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.model.errors import (
     Conflict,
@@ -38,9 +38,6 @@ from holdfast.model.errors import (
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.threads import Worker, start_call
 
-if TYPE_CHECKING:  # the plugin process of nova-compute needs none of the modules behind it
-    from holdfast.ports.reports import Answers
-
 LOG = logging.getLogger(__name__)
 
 #: An iterator of items; None means that there is no item at this moment.
@@ -49,7 +46,7 @@ Handler = Callable[[Mapping[str, Any]], Mapping[str, Any] | Items]
 
 
 class Admin:
-    """Command registry and dispatcher (`ports.reports.Answers`); thread-safe."""
+    """Command registry and dispatcher; thread-safe."""
 
     def __init__(self) -> None:
         self._commands: dict[str, Handler] = {"commands": lambda _: {"commands": self.names}}
@@ -149,7 +146,7 @@ class AdminSocket:
     """The thread that accepts connections on the admin socket; each connection gets a thread."""
 
     def __init__(
-        self, path: str, answers: "Answers", clock: Clock, limits: Limits | None = None
+        self, path: str, answers: Admin, clock: Clock, limits: Limits | None = None
     ) -> None:
         self._path = path
         self._answers = answers

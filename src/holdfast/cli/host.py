@@ -220,7 +220,6 @@ class PropertySet(ShowCommand):
 DOTS = {UP: "●", DOWN: "○", UNKNOWN: "◌"}
 #: For terminals without these characters.
 PLAIN = {UP: "+", DOWN: "-", UNKNOWN: "?"}
-LEGEND = "● up, ○ down, ◌ unknown"
 
 NetworkStates = Mapping[str, str]
 

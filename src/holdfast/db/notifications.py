@@ -199,13 +199,6 @@ class NotificationStore:
 # within the caller's transaction
 
 
-def claim_notification(conn: Connection, uuid: str) -> Notification | None:
-    """Return the notification, its row locked until the commit; None if there is none."""
-    query = sa.select(notifications).where(n.uuid == uuid).with_for_update()
-    row = conn.execute(query).mappings().first()
-    return None if row is None else Notification(**row)
-
-
 def attach(
     conn: Connection,
     publisher: EventPublisher,

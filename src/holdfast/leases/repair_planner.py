@@ -101,11 +101,6 @@ class RepairPlan:
     def whole(self) -> int:
         return len(self.results) - self.short
 
-    @property
-    def untouched(self) -> int:
-        """The number of unchanged reservations: nothing found, or nothing needed."""
-        return sum(not repair_result.replacements for repair_result in self.results)
-
     def __str__(self) -> str:
         return (
             f"{len(self.results)} reservations: {self.moved} move, {self.short} miss something,"

@@ -229,10 +229,6 @@ class Incidents(Protocol):
         """Return an incident; NotFound."""
         ...
 
-    def is_reported(self, incident_id: str) -> bool:
-        """Tell whether a notification about the host belongs to the incident."""
-        ...
-
     def failure_reports(self, incident: Incident) -> Sequence[FailureReport]:
         """Return the reports that the subject of a host or process incident failed."""
         ...

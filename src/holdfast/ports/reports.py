@@ -2,16 +2,14 @@
 """Ports of reports: monitors and agents to the manager, and Nova notifications to monitors.
 
 `Reports` sends observations, `Centre` serves heartbeats and alarm rules, `ExpectedGuests`
-returns the guests that should run on a host, `Answers` answers local queries, `Notices`
-receives Nova notifications.
+returns the guests that should run on a host, `Notices` receives Nova notifications.
 """
 
-import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.alarms.scopes import Held
-from holdfast.model.errors import DriverError, HoldfastError, StaleWrite, Unavailable
+from holdfast.model.errors import DriverError, StaleWrite, Unavailable
 from holdfast.model.nova_notification import Notice
 from holdfast.model.observation import Expectation, Heard
 
@@ -70,22 +68,6 @@ class ExpectedGuests(Protocol):
         ...
 
 
-# Queries of local users to a running process (over its socket), and the answers.
-
-
-class Answers(Protocol):
-    def answer(self, line: bytes) -> Generator[bytes | None, None, None]:
-        """Yield the answer to a query line by line; None means: no data now, check the client.
-
-        Close the generator when the client is gone. An error in the query is an answer too.
-        """
-        ...
-
-    def refusal(self, error: HoldfastError) -> bytes:
-        """Return the line that says why there is no answer."""
-        ...
-
-
 # Nova notifications. The driver is `drivers/nova_notifications.py`.
 #
 # A hearer can rely on this, and must not rely on more:
@@ -97,8 +79,6 @@ class Answers(Protocol):
 #   queue's length limit. Therefore a monitor also polls now and then: notifications make it fast,
 #   polling makes it right.
 
-
-LOG = logging.getLogger(__name__)
 
 Hear = Callable[[Notice], None]
 
@@ -160,28 +140,3 @@ def later(error: Exception) -> bool:
     if isinstance(error, DriverError):
         return error.retryable
     return isinstance(error, Unavailable | StaleWrite)
-
-
-def to_all(hearers: Sequence[Hear]) -> Hear:
-    """Return a hearer that passes each notice to all hearers, whatever errors the others raise.
-
-    If a hearer could not process the notice now, all hearers get it again; hearing a notice
-    twice must do no harm anyway.
-    """
-
-    def hear(notice: Notice) -> None:
-        put_off: HoldfastError | None = None
-        for hearer in hearers:
-            try:
-                hearer(notice)
-            except HoldfastError as error:
-                if later(error):
-                    put_off = error
-                else:
-                    LOG.error("%s: a monitor failed: %s", notice.event_type, error.message)
-            except Exception:  # outermost frame of a monitor: the others must hear the notice too
-                LOG.exception("%s: a monitor failed", notice.event_type)
-        if put_off is not None:
-            raise put_off
-
-    return hear
