@@ -23,10 +23,10 @@ from holdfast.ports.metrics import (
     HostCounters,
     Link,
     Nic,
+    PolledStats,
     Process,
     Reading,
     Roster,
-    Said,
     Snapshot,
     Stats,
     Vcpu,
@@ -61,7 +61,7 @@ class World:
         self.sent = 0
         self.process = True
         self.is_link = True
-        self.last = Said(interval_s=30.0)
+        self.last = PolledStats(interval_s=30.0)
 
     def start(self) -> None: ...
 
@@ -72,18 +72,20 @@ class World:
             return Roster(whole=False)
         return Roster(self.guests, {u: guest.facts for u, guest in self.guests.items()}, self.left)
 
-    def said(self) -> Said:
+    def polled(self) -> PolledStats:
         return self.last
 
     def tell(self, reqs: int, silent: dict[str, str] | None = None) -> None:
         values = {"block.count": 1, "block.0.name": "vda", "block.0.rd.reqs": reqs}
         values |= {"balloon.current": 2048, "balloon.available": 100, "balloon.unused": 50}
-        self.last = Said(self.last.round + 1, {"web": Stats(self.at, values)}, silent or {}, 30.0)
+        self.last = PolledStats(
+            self.last.round + 1, {"web": Stats(self.at, values)}, silent or {}, 30.0
+        )
 
     def tell_names_only(self) -> None:
         """As of a guest that is passed by, because somebody waits for it already."""
         values = {"block.count": 1, "block.0.name": "vda"}
-        self.last = Said(self.last.round + 1, {"web": Stats(self.at, values)}, {}, 30.0)
+        self.last = PolledStats(self.last.round + 1, {"web": Stats(self.at, values)}, {}, 30.0)
 
     def pass_by(self, seconds: float, *, busy: float = 0.0, sent: int = 0) -> None:
         self.at += seconds
@@ -283,7 +285,9 @@ def test_a_detached_disk_is_not_promised_and_starts_anew_when_reattached() -> No
 
     def passes() -> tuple[Reading, Reading]:
         house.world.pass_by(30.0)
-        house.world.last = Said(house.world.last.round + 1, {"web": Stats(house.world.at, values)})
+        house.world.last = PolledStats(
+            house.world.last.round + 1, {"web": Stats(house.world.at, values)}
+        )
         tables = house.collector.snapshot().tables
         return tables[HOST].readings[0], tables[DISK].readings[-1]
 

@@ -137,10 +137,10 @@ def test_a_hanging_or_suspended_guest_does_not_affect_other_guests(
     try:
         eye.until(lambda readings: readings["m-sleeps"].stale == "suspended: user")
         eye.until(lambda readings: readings["m-hangs"].stale == metrics.HANGS, DISK)
-        rounds = eye.measures.said().round
+        rounds = eye.measures.polled().round
         eye.until(lambda readings: not readings["m-busy"].stale, DISK)
         eventually(lambda: goes_on(eye))
-        eventually(lambda: eye.measures.said().round > rounds)
+        eventually(lambda: eye.measures.polled().round > rounds)
         eye.until(lambda readings: not readings["m-busy"].stale, DISK)
     finally:
         os.kill(host.pid("m-hangs"), signal.SIGCONT)
@@ -178,8 +178,8 @@ def test_while_all_guests_hang_kernel_values_stay_and_libvirtd_gets_no_more_call
         os.kill(pid, signal.SIGSTOP)
     try:
         eye.until(lambda readings: all(readings[name].stale for name in NAMES), DISK)
-        rounds = eye.measures.said().round
-        eventually(lambda: eye.measures.said().round > rounds + 1, every=0.1)
+        rounds = eye.measures.polled().round
+        eventually(lambda: eye.measures.polled().round > rounds + 1, every=0.1)
         assert not any(guest.stale for guest in eye.guests().values())
         asking = [thread for thread in threading.enumerate() if thread.name == "libvirt-stats"]
         assert len(asking) <= metrics.MOST_HANGING
@@ -210,8 +210,8 @@ def test_hanging_facts_of_a_guest_do_not_affect_other_guests(
             late.until(
                 lambda readings, name=name: not readings[name].stale if readings else False, DISK
             )
-        rounds = eye.measures.said().round
-        eventually(lambda: eye.measures.said().round > rounds + 1, every=0.1)
+        rounds = eye.measures.polled().round
+        eventually(lambda: eye.measures.polled().round > rounds + 1, every=0.1)
         eye.until(lambda readings: not readings["m-busy"].stale, DISK)
         # one for each of us, however often it was tried; those of others come back
         eventually(
@@ -268,14 +268,14 @@ def test_a_slow_libvirtd_gets_a_limited_number_of_connections(eye: Eye) -> None:
     assert full < before + MOST_CONNECTIONS, "one was there already"
     try:
         eye.measures._listed = -1e9
-        way, rounds = eye.measures._connection, eye.measures.said().round
+        way, rounds = eye.measures._connection, eye.measures.polled().round
         time.sleep(2.5)
         assert sockets() <= full
         assert eye.measures._connection is way, "nor is it left"
-        assert eye.measures.said().round <= rounds + 1
+        assert eye.measures.polled().round <= rounds + 1
     finally:
         stuck.set()
-    eventually(lambda: eye.measures.said().round > rounds + 1, every=0.1)
+    eventually(lambda: eye.measures.polled().round > rounds + 1, every=0.1)
 
 
 def sockets() -> int:

@@ -91,15 +91,15 @@ def _line(value: Mapping[str, Any]) -> bytes:
 
 def _asked(line: bytes) -> tuple[str, Mapping[str, Any]]:
     try:
-        said = json.loads(line)
+        request = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"a question is one line of JSON: {error}") from error
-    if not isinstance(said, dict) or not isinstance(said.get("command"), str):
+    if not isinstance(request, dict) or not isinstance(request.get("command"), str):
         raise InvalidInput('a question is written {"command": "status", "args": {}}')
-    args = said.get("args", {})
+    args = request.get("args", {})
     if not isinstance(args, dict):
         raise InvalidInput("`args` are written {…}")
-    return said["command"], args
+    return request["command"], args
 
 
 def only(args: Mapping[str, Any], *known: str) -> None:
@@ -234,23 +234,23 @@ class AdminSocket:
             return
         answer = self._answers.answer(line)
         with contextlib.closing(answer):
-            for said in answer:
+            for reply_line in answer:
                 if self._worker.stopping.is_set():
                     self._send(caller, self._answers.refusal(Unavailable("the agent stops")))
                     return
-                if said is not None:
-                    self._send(caller, said)
+                if reply_line is not None:
+                    self._send(caller, reply_line)
                 elif _gone(caller):
                     return
 
     def _question(self, caller: socket.socket) -> bytes:
         """Return the first line that the client sends; end of file ends the line too."""
-        limits, said = self._limits, bytearray()
+        limits, received = self._limits, bytearray()
         until = self._clock.monotonic() + limits.request_s
         late = InvalidInput(
             f"no question came within {limits.request_s:g} s: end it with a new line"
         )
-        while b"\n" not in said:
+        while b"\n" not in received:
             left = until - self._clock.monotonic()
             if left <= 0:
                 raise late
@@ -261,10 +261,10 @@ class AdminSocket:
                 raise late from None
             if not got:
                 break
-            said += got
-            if len(said) > limits.request_bytes:
+            received += got
+            if len(received) > limits.request_bytes:
                 raise TooLarge(f"a question has at most {limits.request_bytes} bytes")
-        return bytes(said.partition(b"\n")[0])
+        return bytes(received.partition(b"\n")[0])
 
     def _send(self, caller: socket.socket, line: bytes) -> None:
         caller.settimeout(self._limits.send_s)

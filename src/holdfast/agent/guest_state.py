@@ -523,13 +523,13 @@ class GuestWatch:
                 track = replace(track, persistent=event.detail == "defined")
         meant = of_event(event, track.life, track.closing)
         words = (event.kind, event.detail, event.reason, event.disk, event.path)
-        said = " ".join(filter(None, words))
+        sentence = " ".join(filter(None, words))
         about_life = event.kind == LIFECYCLE and event.detail not in _NOT_LIFE
         if event.detail == "stopped" and track.life == OFF and not track.closing:
             about_life = False  # the guest could not be started: only a reading knows why it is off
         why = event.reason if about_life else ""
         removed = event.reason or "removed" if event.detail == "undefined" else ""
-        return self._follow(track, meant, Now(event.at, now, heard, said, why, removed))
+        return self._follow(track, meant, Now(event.at, now, heard, sentence, why, removed))
 
     def reconcile(
         self, guests: Sequence[Guest], at: datetime, now: float, began: float | None = None
@@ -594,8 +594,8 @@ class GuestWatch:
             self.tracks[track.uuid] = track  # an event since then is newer
             return []
         meant = of_state(guest, track.life, track.closing, track.may_die_unheard)
-        said = f"found {guest.state} {guest.reason}"
-        return self._follow(track, meant, Now(at, now, began, said, guest.reason))
+        sentence = f"found {guest.state} {guest.reason}"
+        return self._follow(track, meant, Now(at, now, began, sentence, guest.reason))
 
     def _follow(self, track: Track, meant: Classification, when: Now) -> list[GuestEvent]:
         before, faults, explained = track, without(track.faults, meant.ends), track.explained

@@ -112,11 +112,11 @@ class HangWatch:
             if pulse.uuid not in running:
                 tracks[pulse.uuid] = HangTrack(answered=old.answered)
                 continue
-            tracks[pulse.uuid], said = judge_hang(old, pulse, now, self.settings)
-            if said:
+            tracks[pulse.uuid], sign = judge_hang(old, pulse, now, self.settings)
+            if sign:
                 how = tracks[pulse.uuid].hung
                 events.append(
-                    Event(pulse.uuid, pulse.name, HANG, at, said, how, metadata=pulse.metadata)
+                    Event(pulse.uuid, pulse.name, HANG, at, sign, how, metadata=pulse.metadata)
                 )
         self.tracks = tracks
         return events

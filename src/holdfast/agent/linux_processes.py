@@ -86,8 +86,14 @@ def _pidfile(path: str) -> str:
 
 
 def _unit(unit: str) -> str:
-    code, said = _run(("systemctl", "is-active", unit), SYSTEMD_S, answer=True)
-    return "" if code == 0 else f"systemd says that {unit} is {said}" if said else f"{unit}: {code}"
+    code, output = _run(("systemctl", "is-active", unit), SYSTEMD_S, answer=True)
+    return (
+        ""
+        if code == 0
+        else f"systemd says that {unit} is {output}"
+        if output
+        else f"{unit}: {code}"
+    )
 
 
 def _listens(path: str) -> str:
@@ -144,10 +150,12 @@ def _read(folder: Path) -> _Process | None:
 
 def run(command: Command, within_s: float) -> str:
     """Run a command; return why it failed, or "". Daemons that the command left keep running."""
-    code, said = _run(command, within_s)
+    code, output = _run(command, within_s)
     if code == 0:
         return ""
-    return f"{command[0]} ended with {code}: {said}".rstrip(": ") if isinstance(code, int) else code
+    return (
+        f"{command[0]} ended with {code}: {output}".rstrip(": ") if isinstance(code, int) else code
+    )
 
 
 def _run(command: Command, within_s: float, *, answer: bool = False) -> tuple[int | str, str]:
@@ -170,11 +178,11 @@ def _run(command: Command, within_s: float, *, answer: bool = False) -> tuple[in
     said_by = started.stdout if answer else started.stderr
     assert said_by is not None
     with said_by as pipe:
-        said = _listen(started, pipe.fileno(), time.monotonic() + within_s)
+        output = _listen(started, pipe.fileno(), time.monotonic() + within_s)
     if started.poll() is None:
         _end(started)
-        return f"{command[0]} took longer than {within_s:g} s and was ended", said
-    return started.returncode, said
+        return f"{command[0]} took longer than {within_s:g} s and was ended", output
+    return started.returncode, output
 
 
 def _listen(started: subprocess.Popen[bytes], pipe: int, until: float) -> str:
@@ -183,7 +191,7 @@ def _listen(started: subprocess.Popen[bytes], pipe: int, until: float) -> str:
     All output is read, so that the command never blocks on a full pipe.
     """
     os.set_blocking(pipe, False)
-    said, is_open = b"", True
+    output, is_open = b"", True
     while True:
         ended = started.poll() is not None
         while is_open:
@@ -192,10 +200,10 @@ def _listen(started: subprocess.Popen[bytes], pipe: int, until: float) -> str:
             except BlockingIOError:
                 break
             is_open = bool(heard)
-            said = (said + heard)[:MOST_OUTPUT_BYTES]
+            output = (output + heard)[:MOST_OUTPUT_BYTES]
         left = until - time.monotonic()
         if ended or left <= 0:
-            return said.decode(errors="replace").strip()
+            return output.decode(errors="replace").strip()
         select.select([pipe] if is_open else [], [], [], min(left, 0.05))
 
 

@@ -71,10 +71,10 @@ class Service:
     def known_by(self) -> str:
         """Describe the check: `unit libvirtd.service, socket /run/libvirt/libvirt-sock`."""
         ways = ("process", "matching", "pidfile", "unit", "socket")
-        said = [f"{way} {getattr(self, way)}" for way in ways if getattr(self, way)]
+        parts = [f"{way} {getattr(self, way)}" for way in ways if getattr(self, way)]
         if self.probe:
-            said.append(f"command {' '.join(self.probe)}")
-        return ", ".join(said) or f"process {self.name}"
+            parts.append(f"command {' '.join(self.probe)}")
+        return ", ".join(parts) or f"process {self.name}"
 
 
 # The services file. The parser names every problem with its line.
@@ -197,10 +197,10 @@ class _Reading(Reading):
 
     def _masakari(self, node: Node) -> Service | None:
         before = len(self.problems)
-        said = self.fields(node, MASAKARI, needed=("process_name",))
-        fields = {name: one for name, one in said.items() if not _is_empty(one)}
-        if "process_name" in said and "process_name" not in fields:
-            self.say(said["process_name"].line, "`process_name` is empty: write it as ps shows it")
+        given = self.fields(node, MASAKARI, needed=("process_name",))
+        fields = {name: one for name, one in given.items() if not _is_empty(one)}
+        if "process_name" in given and "process_name" not in fields:
+            self.say(given["process_name"].line, "`process_name` is empty: write it as ps shows it")
         process = self.word(fields.get("process_name"), "process_name")
         name = _named(process)
         if process and not _NAME.fullmatch(name):
@@ -310,8 +310,8 @@ def judge(service: Service, state: State, why: str, now: float) -> tuple[State, 
     if now - state.since < service.stable_s:
         return state, Step()
     told = WELL if state.told else ""
-    said = f"{service.name} runs again, since {now - state.since:.0f} s" if told else ""
-    return replace(state, tries=0, told=False), Step(told=told, sentence=said)
+    sentence = f"{service.name} runs again, since {now - state.since:.0f} s" if told else ""
+    return replace(state, tries=0, told=False), Step(told=told, sentence=sentence)
 
 
 def _away(service: Service, state: State, now: float) -> tuple[State, Step]:
@@ -321,11 +321,13 @@ def _away(service: Service, state: State, now: float) -> tuple[State, Step]:
         return state, Step()
     if service.restart and state.tries < service.tries:
         state = replace(state, tries=state.tries + 1, tried_at=now)
-        said = f"{service.name} does not run ({state.why}): restart {state.tries}/{service.tries}"
-        return state, Step(restart=True, sentence=said)
+        sentence = (
+            f"{service.name} does not run ({state.why}): restart {state.tries}/{service.tries}"
+        )
+        return state, Step(restart=True, sentence=sentence)
     tried = f" after {state.tries} restarts" if state.tries else ""
-    said = f"{service.name} does not run{tried}: {state.why}"
-    return replace(state, told=True), Step(told=FAILED, sentence=said)
+    sentence = f"{service.name} does not run{tried}: {state.why}"
+    return replace(state, told=True), Step(told=FAILED, sentence=sentence)
 
 
 class ServicesFile(Followed[tuple[Service, ...]]):
@@ -419,7 +421,7 @@ class ProcessWatch:
         }
         return {name: one for name, one in kept.items() if any(one.values())}
 
-    def recall(self, said: Any, now: float) -> None:
+    def recall(self, saved: Any, now: float) -> None:
         """Load the states of the previous agent process; `patience_s` starts anew."""
         try:
             self.states = {
@@ -429,7 +431,7 @@ class ProcessWatch:
                     told=bool(one["told"]),
                     ran=bool(one["ran"]),
                 )
-                for name, one in (said or {}).items()
+                for name, one in (saved or {}).items()
             }
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             LOG.warning("what was remembered of services cannot be read (%s): begun anew", error)

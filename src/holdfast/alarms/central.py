@@ -54,7 +54,7 @@ _REASON: Final = 200
 
 
 @dataclass(frozen=True)
-class Said:
+class AlarmReport:
     """An agent's report of an alarm."""
 
     key: str
@@ -73,7 +73,7 @@ class Said:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read(body: Mapping[str, Any], host: str, subject: str, event: str) -> Said:
+def read(body: Mapping[str, Any], host: str, subject: str, event: str) -> AlarmReport:
     """Parse the evidence of an alarm report. InvalidInput says which field is wrong."""
     texts = {name: _text(body, name) for name in _LONGEST}
     for name in ("rule", "entity", "key"):
@@ -87,7 +87,7 @@ def read(body: Mapping[str, Any], host: str, subject: str, event: str) -> Said:
     if not is_known or len(actions) > len(ACTIONS):
         raise InvalidInput(f"evidence.actions: write some of {', '.join(ACTIONS)}")
     _number(body, "threshold")
-    return Said(
+    return AlarmReport(
         key=_key(host, texts["key"]),
         host=host,
         subject=subject,
@@ -105,7 +105,7 @@ def read(body: Mapping[str, Any], host: str, subject: str, event: str) -> Said:
     )
 
 
-def incident_of(alarm_id: str, report: Said, now: datetime) -> Incident:
+def incident_of(alarm_id: str, report: AlarmReport, now: datetime) -> Incident:
     """Build the incident that an alarm opens, for an operator to look at."""
     return Incident(
         id=alarm_id,
@@ -119,7 +119,7 @@ def incident_of(alarm_id: str, report: Said, now: datetime) -> Incident:
     )
 
 
-def facts(alarm_id: str, report: Said) -> AlarmFacts:
+def facts(alarm_id: str, report: AlarmReport) -> AlarmFacts:
     """Return the details of an alarm's incident, from the last report."""
     return AlarmFacts(
         host=report.host,
@@ -135,7 +135,7 @@ def facts(alarm_id: str, report: Said) -> AlarmFacts:
     )
 
 
-def sentence(report: Said) -> str:
+def sentence(report: AlarmReport) -> str:
     """Return the status sentence of an alarm's incident."""
     alarm = f"alarm {report.rule} of {report.subject} on {report.host}"
     if report.state == OK:
@@ -146,7 +146,7 @@ def sentence(report: Said) -> str:
     return f"{alarm} stands ({report.severity}): nothing is done by itself, look after it"
 
 
-def evidence(report: Said) -> str:
+def evidence(report: AlarmReport) -> str:
     """Return the text with rule, value and threshold, for the timeline of the incident."""
     value, limit = (
         "unknown" if number is None else f"{number:g}"
@@ -303,13 +303,13 @@ def plain(memory: Memory) -> dict[str, Any]:
     }
 
 
-def as_heard(report: Said, memory: Memory) -> Said:
+def as_heard(report: AlarmReport, memory: Memory) -> AlarmReport:
     """Treat a repeated report as raised if no notification was sent for the firing alarm."""
     is_first = report.event == AGAIN and report.state == FIRING and memory.told != FIRING
     return replace(report, event=RAISED) if is_first else report
 
 
-def actions_of(report: Said, memory: Memory) -> tuple[str, ...]:
+def actions_of(report: AlarmReport, memory: Memory) -> tuple[str, ...]:
     """Return the actions to begin after a report, always in the same order.
 
     An action that was begun is not begun again. At the end of the alarm, the begun actions
@@ -324,7 +324,7 @@ def actions_of(report: Said, memory: Memory) -> tuple[str, ...]:
     return (OVER,) if report.event == CLEARED and _AHEAD in memory.asked else ()
 
 
-def after(report: Said, memory: Memory) -> Memory:
+def after(report: AlarmReport, memory: Memory) -> Memory:
     """Return the state after the notification and actions for a report."""
     begun = tuple(action for action in actions_of(report, memory) if action != OVER)
     return replace(memory, told=report.state, asked=(*memory.asked, *begun))

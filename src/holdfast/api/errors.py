@@ -126,9 +126,9 @@ def body_for(req: falcon.Request, error: HoldfastError) -> dict[str, Any]:
         if isinstance(error, _BEFORE):
             return {"error": status, "error_message": message}
         name: int | str = "INTERNAL_SERVER_ERROR" if status == 500 else status
-        said = {"error_code": status, "error_message": message, "error_name": name}
+        body = {"error_code": status, "error_message": message, "error_name": name}
         later = getattr(req.context, "microversion", (1, 0)) >= (1, 1)
-        return said | _details(error) if later else said
+        return body | _details(error) if later else body
     if req.path.startswith("/instance-ha"):
         return {_FAULTS.get(status, "masakariFault"): {"code": status, "message": message}}
     fault = {

@@ -280,7 +280,7 @@ def document(contract: Contract, routes: Sequence[Route], login: str) -> dict[st
 
 
 def _operation(contract: Contract, route: Route) -> dict[str, Any]:
-    said: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": _operation_id(contract, route),
         "responses": {
@@ -296,13 +296,13 @@ def _operation(contract: Contract, route: Route) -> dict[str, Any]:
         for name, schema in (route.query or {}).items()
     ]
     if parameters:
-        said["parameters"] = parameters
+        operation["parameters"] = parameters
     if route.schema is not None:
-        said["requestBody"] = {
+        operation["requestBody"] = {
             "required": bool(route.schema.get("required") or route.schema.get("minProperties")),
             "content": {"application/json": {"schema": route.schema}},
         }
-    return said
+    return operation
 
 
 def _operation_id(contract: Contract, route: Route) -> str:

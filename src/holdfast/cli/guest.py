@@ -50,72 +50,77 @@ from holdfast.runtime.documents import MAX_BYTES
 # The agent's answers as lines of text
 
 
-Said = Mapping[str, Any]
+Answer = Mapping[str, Any]
 #: A report that waits longer than this needs an operator.
 LATE_S = 60.0
 
 
-def fault_line(said: Said) -> str:
+def fault_line(fault: Answer) -> str:
     """Format a fault of a guest: io_error pause vda: recover in 12 s"""
-    what = _words(said, "event", "detail", "reason", "disk")
-    if said["over"]:
-        then = f"was {said['told']}, and is over"
-    elif said["due_s"] is not None:
-        then = f"{said['do']} in {said['due_s']:.0f} s"
+    what = _words(fault, "event", "detail", "reason", "disk")
+    if fault["over"]:
+        then = f"was {fault['told']}, and is over"
+    elif fault["due_s"] is not None:
+        then = f"{fault['do']} in {fault['due_s']:.0f} s"
     else:
-        then = f"told as {said['told']}" if said["told"] else said["do"]
+        then = f"told as {fault['told']}" if fault["told"] else fault["do"]
     return f"{what}: {then}"
 
 
-def warnings(said: Said) -> Iterator[str]:
-    host = said["host"]
-    if said["deaf"]:
-        yield f"the agent of {host} does not hear the hypervisor: {said['deaf']}"
-    if said["stuck"]:
-        yield f"the agent of {host} cannot go on: {said['stuck']}"
-    if said["filters_problem"]:
-        yield f"the filter file is not in force, the previous rules are: {said['filters_problem']}"
-    yield from losses(said)
+def warnings(status: Answer) -> Iterator[str]:
+    host = status["host"]
+    if status["deaf"]:
+        yield f"the agent of {host} does not hear the hypervisor: {status['deaf']}"
+    if status["stuck"]:
+        yield f"the agent of {host} cannot go on: {status['stuck']}"
+    if status["filters_problem"]:
+        why = status["filters_problem"]
+        yield f"the filter file is not in force, the previous rules are: {why}"
+    yield from losses(status)
 
 
-def losses(said: Said) -> Iterator[str]:
+def losses(status: Answer) -> Iterator[str]:
     """Yield problems of metrics and alarms; older agents do not report any."""
-    for name, why in sorted(said.get("troubles", {}).items()):
-        yield f"{name} of the agent of {said['host']} does not work: {why}"
-    if said.get("alarms_lost"):
-        yield f"{said['alarms_lost']} alarms could not be written down and are lost"
+    for name, why in sorted(status.get("troubles", {}).items()):
+        yield f"{name} of the agent of {status['host']} does not work: {why}"
+    if status.get("alarms_lost"):
+        yield f"{status['alarms_lost']} alarms could not be written down and are lost"
 
 
-def undelivered(said: Said) -> Iterator[str]:
+def undelivered(status: Answer) -> Iterator[str]:
     """Yield a warning about reports in the outbox that are late or were rejected."""
-    backlog = said["outbox"]
+    backlog = status["outbox"]
     if backlog["put_aside"] or (backlog["oldest_s"] or 0) > LATE_S:
-        yield f"the agent of {said['host']}: {outbox_line(backlog)}"
+        yield f"the agent of {status['host']}: {outbox_line(backlog)}"
 
 
-def outbox_line(said: Said) -> str:
-    aside = f"; {said['put_aside']} were not taken and put aside" if said["put_aside"] else ""
-    if not said["waits"]:
+def outbox_line(backlog: Answer) -> str:
+    aside = f"; {backlog['put_aside']} were not taken and put aside" if backlog["put_aside"] else ""
+    if not backlog["waits"]:
         return f"all is delivered{aside}"
-    return f"{said['waits']} reports wait, the oldest for {said['oldest_s'] or 0:.0f} s{aside}"
+    return (
+        f"{backlog['waits']} reports wait, the oldest for {backlog['oldest_s'] or 0:.0f} s{aside}"
+    )
 
 
-def well(said: Said) -> str:
-    knows = f"the agent of {said['host']} hears the hypervisor and knows {said['guests']} guests"
-    return f"{knows}; {outbox_line(said['outbox'])}"
+def well(status: Answer) -> str:
+    knows = (
+        f"the agent of {status['host']} hears the hypervisor and knows {status['guests']} guests"
+    )
+    return f"{knows}; {outbox_line(status['outbox'])}"
 
 
-def why_nothing(said: Said) -> Iterator[str]:
+def why_nothing(answer: Answer) -> Iterator[str]:
     """Yield the reason for each event without a report, if the agent would report nothing."""
-    if said["told"]:
+    if answer["told"]:
         return
-    if not said["judged"]:
+    if not answer["judged"]:
         yield "nothing would be told"
-    for one in said["judged"]:
+    for one in answer["judged"]:
         yield f"no report would follow about {one['guest']}: {_why_not(one)}"
 
 
-def _why_not(judged: Said) -> str:
+def _why_not(judged: Answer) -> str:
     if not judged["sign"]:
         return f"this event has no effect on a guest in state {judged['life']}"
     if judged["told"]:
@@ -123,14 +128,16 @@ def _why_not(judged: Said) -> str:
     return f"{judged['sign']} is {_verdict(judged)}"
 
 
-def _verdict(said: Said) -> str:
-    done = {"recover": "to be recovered", "report": "to be noted", "ignore": "ignored"}[said["do"]]
-    later = f" after {said['after_s']:g} s" if said["after_s"] else ""
-    by = f" by {said['rule']}" if said["rule"] != "no rule" else ", because no rule matches"
+def _verdict(verdict: Answer) -> str:
+    done = {"recover": "to be recovered", "report": "to be noted", "ignore": "ignored"}[
+        verdict["do"]
+    ]
+    later = f" after {verdict['after_s']:g} s" if verdict["after_s"] else ""
+    by = f" by {verdict['rule']}" if verdict["rule"] != "no rule" else ", because no rule matches"
     return f"{done}{later}{by}"
 
 
-def event_lines(item: Said, now: datetime) -> str:
+def event_lines(item: Answer, now: datetime) -> str:
     """Format an item of `guest watch`.
 
     12:00:00.123 told     web-1: failed: stopped failed, by defaults line 6: …
@@ -141,42 +148,42 @@ def event_lines(item: Said, now: datetime) -> str:
     return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d} {item['what']:<8} {line}"
 
 
-def _standing(item: Said) -> str:
+def _standing(item: Answer) -> str:
     return f"{item['host']}: {_guests(item['record']['guests'])}"
 
 
-def _event(item: Said) -> str:
+def _event(item: Answer) -> str:
     record = item["record"]
     return f"{record['name']}: {_words(record, 'kind', 'detail', 'reason', 'disk', 'path')}"
 
 
-def _reading(item: Said) -> str:
+def _reading(item: Answer) -> str:
     return _guests(item["record"]["guests"])
 
 
-def _guests(guests: list[Said]) -> str:
+def _guests(guests: list[Answer]) -> str:
     states = [guest["state"] for guest in guests]
     each = [f"{states.count(state)} {state}" for state in sorted(set(states))]
     return f"{len(guests)} guests" + (f": {', '.join(each)}" if each else "")
 
 
-def _judged(item: Said) -> str:
+def _judged(item: Answer) -> str:
     return f"{item['guest']}: {item['sign']} is {_verdict(item)}"
 
 
-def _told(item: Said) -> str:
+def _told(item: Answer) -> str:
     what = _words(item, "event", "detail", "reason", "disk")
     marked = " (simulated)" if item["simulated"] else ""
     rule = f", by {item['rule']}" if item["rule"] else ""  # a report of recovery has no rule
     return f"{item['guest']}: {item['state']}{marked}: {what}{rule}"
 
 
-def _delivery(item: Said) -> str:
+def _delivery(item: Answer) -> str:
     why = f": {item['why']}" if item["why"] else ""
     return f"{item['guest'] or item['subject']}: {item['state']}: {item['outcome']}{why}"
 
 
-_NEWS: Mapping[str, Callable[[Said], str]] = {
+_NEWS: Mapping[str, Callable[[Answer], str]] = {
     "standing": _standing,
     "event": _event,
     "reading": _reading,
@@ -186,8 +193,8 @@ _NEWS: Mapping[str, Callable[[Said], str]] = {
 }
 
 
-def _words(said: Said, *names: str) -> str:
-    return " ".join(str(said[name]) for name in names if said.get(name))
+def _words(record: Answer, *names: str) -> str:
+    return " ".join(str(record[name]) for name in names if record.get(name))
 
 
 #: Exit codes. 1 is not used, because a crashed program ends with 1.
@@ -211,7 +218,7 @@ CONFIG = arg(
 )
 
 
-class Asking(Base):
+class AgentCommand(Base):
     """A command that asks the agent of this host through its socket."""
 
     arguments: ClassVar[Arguments] = (
@@ -235,7 +242,7 @@ class Faults(Lines):
         return fault_line(value)
 
 
-class List(Asking, ListCommand):
+class List(AgentCommand, ListCommand):
     """List the guests of this host as its agent knows them, and their faults.
 
     `trouble` lists faults that are not over: the kind, and whether the agent has reported the
@@ -247,11 +254,11 @@ class List(Asking, ListCommand):
   holdfast guest list -f json --socket /run/holdfast/agent.sock"""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        said = admin.ask(self.place(parsed_args), "guests.list", timeout_s=10.0)
-        for warning in warnings(said):
+        answer = admin.ask(self.place(parsed_args), "guests.list", timeout_s=10.0)
+        for warning in warnings(answer):
             self.app.LOG.warning(warning)
-        self.say(outbox_line(said["outbox"]))
-        found = [{**guest, "since_at": guest.pop("since")} for guest in said["guests"]]
+        self.say(outbox_line(answer["outbox"]))
+        found = [{**guest, "since_at": guest.pop("since")} for guest in answer["guests"]]
         if parsed_args.formatter in ("json", "yaml"):
             return rows((*_GUEST, "persistent", "metadata"), found)
         columns, values = rows(_GUEST, found)
@@ -269,7 +276,7 @@ def _seconds(text: str) -> float:
     return found
 
 
-class Watch(Asking):
+class Watch(AgentCommand):
     """Show events of the guests of this host as they happen, until Ctrl-C.
 
     There is a line for each event, each reading of all guests, each verdict of the filters,
@@ -283,7 +290,7 @@ class Watch(Asking):
   holdfast guest watch --guest web-1 --for 60
   holdfast guest watch --json > monday.jsonl"""
     arguments = (
-        *Asking.arguments,
+        *AgentCommand.arguments,
         arg(
             "--for",
             dest="seconds",
@@ -327,7 +334,7 @@ DETAILS = tuple(
 )
 
 
-class Simulate(Asking, ListCommand):
+class Simulate(AgentCommand, ListCommand):
     """Show the reports that an event of a guest would cause now, and the rule behind each.
 
     The agent asks its filters with a copy of its memory: nothing changes and nothing is
@@ -341,7 +348,7 @@ class Simulate(Asking, ListCommand):
   holdfast guest simulate monday.jsonl
   holdfast guest simulate --guest web-1 --event watchdog --detail poweroff --for-real"""
     arguments = (
-        *Asking.arguments,
+        *AgentCommand.arguments,
         arg(
             "record",
             nargs="?",
@@ -363,14 +370,16 @@ class Simulate(Asking, ListCommand):
         args: dict[str, Any] = {"records": _records(parsed_args)}
         if parsed_args.guest:
             args["guest"] = parsed_args.guest
-        said = admin.ask(place, "guests.simulate", args, timeout_s=10.0)
-        if parsed_args.for_real and said["told"]:
-            self._confirm(parsed_args, said["told"])
-            said = admin.ask(place, "guests.simulate", {**args, "for_real": True}, timeout_s=10.0)
-            self.say(f"Holdfast is told, as simulated on {said['host']}: `holdfast incident list`")
-        for line in why_nothing(said):
+        answer = admin.ask(place, "guests.simulate", args, timeout_s=10.0)
+        if parsed_args.for_real and answer["told"]:
+            self._confirm(parsed_args, answer["told"])
+            answer = admin.ask(place, "guests.simulate", {**args, "for_real": True}, timeout_s=10.0)
+            self.say(
+                f"Holdfast is told, as simulated on {answer['host']}: `holdfast incident list`"
+            )
+        for line in why_nothing(answer):
             self.say(line)
-        return rows(_TOLD, said["told"])
+        return rows(_TOLD, answer["told"])
 
     def _confirm(self, asked: argparse.Namespace, told: Sequence[Mapping[str, Any]]) -> None:
         if asked.yes:
@@ -387,7 +396,7 @@ class Simulate(Asking, ListCommand):
             raise InvalidInput("nothing was told")
 
 
-class Status(Asking):
+class Status(AgentCommand):
     """Check within 5 seconds whether the agent of this host runs and hears the hypervisor.
 
     The command counts reports that wait for delivery, with the age of the oldest, and reports
@@ -402,22 +411,22 @@ class Status(Asking):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         try:
-            said = admin.ask(self.place(parsed_args), "status")
+            status = admin.ask(self.place(parsed_args), "status")
         except (NotReachable, HoldfastError) as error:
             self.exit_code = AWAY
             self.app.LOG.error("%s", error)
             return
-        for line in undelivered(said):
+        for line in undelivered(status):
             self.app.LOG.warning("%s", line)
-        if said["deaf"] or said["stuck"]:
+        if status["deaf"] or status["stuck"]:
             self.exit_code = DEAF
-            for line in warnings(said):
+            for line in warnings(status):
                 self.app.LOG.error("%s", line)
             return
-        for line in losses(said):
+        for line in losses(status):
             self.app.LOG.warning("%s", line)
         if self.app.options.verbose_level > 0:
-            self.app.stdout.write(well(said) + "\n")
+            self.app.stdout.write(well(status) + "\n")
 
 
 def _records(asked: argparse.Namespace) -> list[Any]:
@@ -438,13 +447,13 @@ def _records(asked: argparse.Namespace) -> list[Any]:
     return found
 
 
-def _lines(said: str) -> Sequence[str]:
-    if said.lstrip().startswith("{"):
-        return [said]
-    with reading(said, RECORDING):
-        if said == "-":
+def _lines(source: str) -> Sequence[str]:
+    if source.lstrip().startswith("{"):
+        return [source]
+    with reading(source, RECORDING):
+        if source == "-":
             return sys.stdin.read().splitlines()
-        with open(said, encoding="utf-8") as file:
+        with open(source, encoding="utf-8") as file:
             return file.read().splitlines()
 
 
@@ -621,8 +630,8 @@ def _about(rule: Rule) -> Iterator[str]:
 
 
 def _reported(at: datetime, one: GuestEvent) -> dict[str, Any]:
-    said = {name: one.evidence[name] for name in ("event", "detail", "reason", "disk", "rule")}
-    return {"told_at": at.isoformat(), "guest": one.name, "state": one.state, **said}
+    evidence = {name: one.evidence[name] for name in ("event", "detail", "reason", "disk", "rule")}
+    return {"told_at": at.isoformat(), "guest": one.name, "state": one.state, **evidence}
 
 
 # holdfast guest service check: list the services in a services file

@@ -16,7 +16,7 @@ from typing import IO, Any, ClassVar, Final, NamedTuple
 
 from holdfast import cli
 from holdfast.cli import Arguments, ListCommand, ShowCommand, Table, arg, one, pair, rows, typed
-from holdfast.cli.guest import Asking
+from holdfast.cli.guest import AgentCommand
 from holdfast.client import admin, dates
 from holdfast.metrics.admin import NUMBERS, WORDS
 from holdfast.metrics.plugin_code import value
@@ -33,7 +33,7 @@ _LONG = (
 )
 
 
-class List(Asking, ListCommand):
+class List(AgentCommand, ListCommand):
     """List the metric plugins of this host: state, cost, and why a plugin is off.
 
     `dropped` counts passes for which a plugin was too slow, `strikes` faults within the last
@@ -44,11 +44,11 @@ class List(Asking, ListCommand):
   holdfast metric plugin list -f json --socket /run/holdfast/agent.sock"""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        said = admin.ask(self.place(parsed_args), "metrics.plugins.list", timeout_s=10.0)
-        if said["problem"]:
-            self.app.LOG.warning(said["problem"])
+        answer = admin.ask(self.place(parsed_args), "metrics.plugins.list", timeout_s=10.0)
+        if answer["problem"]:
+            self.app.LOG.warning(answer["problem"])
         full = parsed_args.formatter in ("json", "yaml")
-        return rows(_LONG if full else _SHORT, said["plugins"])
+        return rows(_LONG if full else _SHORT, answer["plugins"])
 
 
 SET = arg(
@@ -61,20 +61,20 @@ SET = arg(
 )
 
 
-class _Change(Asking, ShowCommand):
+class _Change(AgentCommand, ShowCommand):
     """A command that changes a plugin and shows the result."""
 
     command = ""
     arguments: ClassVar[Arguments] = (
-        *Asking.arguments,
+        *AgentCommand.arguments,
         arg("name", help="name of the plugin on this host"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         args = {"name": parsed_args.name, **self.more(parsed_args)}
         place = self.place(parsed_args)
-        said = admin.ask(place, f"metrics.plugins.{self.command}", args, timeout_s=CHANGE_S)
-        return one({name: said["plugin"].get(name, "") for name in _LONG if name != "source"})
+        answer = admin.ask(place, f"metrics.plugins.{self.command}", args, timeout_s=CHANGE_S)
+        return one({name: answer["plugin"].get(name, "") for name in _LONG if name != "source"})
 
     def more(self, asked: argparse.Namespace) -> Mapping[str, Any]:
         return {}
@@ -127,14 +127,14 @@ class Configure(_Change):
         return {"config": _config(asked.set), "merge": not asked.replace}
 
 
-class Remove(Asking):
+class Remove(AgentCommand):
     """Remove a metric plugin from the running agent.
 
     A plugin in the file of [metrics] plugins_file is back after a restart.
     """
 
     example = "  holdfast metric plugin remove noisy"
-    arguments = (*Asking.arguments, arg("name", help="name of the plugin on this host"))
+    arguments = (*AgentCommand.arguments, arg("name", help="name of the plugin on this host"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         args = {"name": parsed_args.name}
@@ -173,15 +173,15 @@ class Reload(_Change):
         return {"roll_back": asked.roll_back}
 
 
-def _config(said: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    return {name: value(text) for name, text in said}
+def _config(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    return {name: value(text) for name, text in pairs}
 
 
 # holdfast metric record: writes the measurements of this host, pass by pass, to a file for
 # `holdfast rule test`
 
 
-class Record(Asking):
+class Record(AgentCommand):
     """Record all metrics of this host to a file, until Ctrl-C or for a given time.
 
     There is a JSON line for each pass, with every value of the host, its guests, their disks
@@ -192,7 +192,7 @@ class Record(Asking):
     example = """  holdfast metric record monday.jsonl --for 10m
   holdfast rule test alarms.yaml monday.jsonl"""
     arguments = (
-        *Asking.arguments,
+        *AgentCommand.arguments,
         arg("file", help="file to write; an existing file is an error"),
         arg("--for", dest="lasts", type=cli.span, metavar="LENGTH", help="10m, 2h"),
     )
@@ -234,7 +234,7 @@ def _lines(place: str, lasts: timedelta | None) -> Iterator[str]:
 # Guests as lines for a terminal: columns that fit, names without control characters. Pure.
 
 
-Said = Mapping[str, Any]
+Answer = Mapping[str, Any]
 #: A name shrinks to this width before the layout drops a column.
 LEAST_NAME: Final = 12
 MOST_NAME: Final = 40
@@ -294,11 +294,11 @@ COLUMNS: Final = (
 PROJECT: Final = 16
 
 
-def screen(said: Said, columns: int, lines: int | None = None) -> list[str]:
+def screen(snapshot: Answer, columns: int, lines: int | None = None) -> list[str]:
     """Return the screen, at most `lines` lines of at most `columns` columns."""
-    guests: Sequence[Said] = said["guests"]
+    guests: Sequence[Answer] = snapshot["guests"]
     name, project, shown = layout(guests, columns)
-    head = [*_summary(said), ""]
+    head = [*_summary(snapshot), ""]
     heads = [fit("NAME", name)]
     if project:
         heads.append(fit("PROJECT", project))
@@ -308,13 +308,13 @@ def screen(said: Said, columns: int, lines: int | None = None) -> list[str]:
     if room < len(guests):
         room = max(0, room - 1)
     found = head + [_line(guest, name, project, shown) for guest in guests[:room]]
-    left = said["total"] - min(room, len(guests))
+    left = snapshot["total"] - min(room, len(guests))
     if left > 0:
         found.append(f"and {left} more")
     return [fit(line, columns).rstrip() for line in found][:lines]
 
 
-def layout(guests: Sequence[Said], columns: int) -> tuple[int, int, list[Column]]:
+def layout(guests: Sequence[Answer], columns: int) -> tuple[int, int, list[Column]]:
     """Return the widths of name and project (0: not shown), and the columns with room."""
     longest = max((width(_name(guest)) for guest in guests), default=0)
     name = max(LEAST_NAME, min(MOST_NAME, longest))
@@ -333,20 +333,20 @@ def layout(guests: Sequence[Said], columns: int) -> tuple[int, int, list[Column]
     return min(name, max(1, columns - taken(0))), project, shown
 
 
-def _summary(said: Said) -> list[str]:
-    node: Said = said["node"]
-    parts = [f"{printable(said['host'])}: {said['total']} guests"]
+def _summary(snapshot: Answer) -> list[str]:
+    node: Answer = snapshot["node"]
+    parts = [f"{printable(snapshot['host'])}: {snapshot['total']} guests"]
     if node["cpu_util_ratio"] is not None:
         parts.append(f"CPU {percent(node['cpu_util_ratio'])} %")
     if node["load1"] is not None:
         parts.append(f"load {node['load1']:.2f}")
     if node["mem_total_bytes"] is not None and node["mem_free_bytes"] is not None:
         parts.append(f"{binary(node['mem_free_bytes'])} of {binary(node['mem_total_bytes'])} free")
-    parts.append(f"{said['alarms']} alarms" if said["alarms"] != 1 else "1 alarm")
-    return [", ".join(parts) + f", at {str(said['at'])[11:19]}"]
+    parts.append(f"{snapshot['alarms']} alarms" if snapshot["alarms"] != 1 else "1 alarm")
+    return [", ".join(parts) + f", at {str(snapshot['at'])[11:19]}"]
 
 
-def _line(row: Said, name: int, project: int, shown: Sequence[Column]) -> str:
+def _line(row: Answer, name: int, project: int, shown: Sequence[Column]) -> str:
     cells = [fit(_name(row), name)]
     if project:
         cells.append(fit(printable(row["project"]), project))
@@ -358,7 +358,7 @@ def _line(row: Said, name: int, project: int, shown: Sequence[Column]) -> str:
     return " ".join(cells) + stale
 
 
-def _name(row: Said) -> str:
+def _name(row: Answer) -> str:
     return printable(row["name"]) or str(row["uuid"])
 
 
@@ -382,7 +382,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-class Top(Asking):
+class Top(AgentCommand):
     """Show the guests of this host and their resource use, every second, until Ctrl-C.
 
     CPU% is of all processors of the guest; STEAL% is how long they waited for processors of the
@@ -397,7 +397,7 @@ class Top(Asking):
   holdfast metric top --once
   holdfast metric top -f json"""
     arguments = (
-        *Asking.arguments,
+        *AgentCommand.arguments,
         arg("--sort", choices=(*NUMBERS, *WORDS), default="cpu", help="default: cpu"),
         arg("--limit", type=_count, default=0, metavar="N", help="maximum number of guests"),
         arg("--once", action="store_true", help="print the table once; default without a terminal"),
@@ -414,28 +414,28 @@ class Top(Asking):
         place, out = self.place(parsed_args), self.app.stdout
         args = {"sort": parsed_args.sort, "limit": parsed_args.limit}
         if parsed_args.format == "json":
-            said = admin.ask(place, "metrics.snapshot", args, timeout_s=10.0)
-            print(json.dumps(said, indent=2), file=out)
+            snapshot = admin.ask(place, "metrics.snapshot", args, timeout_s=10.0)
+            print(json.dumps(snapshot, indent=2), file=out)
         elif parsed_args.once or not out.isatty():
-            said = admin.ask(place, "metrics.snapshot", args, timeout_s=10.0)
+            snapshot = admin.ask(place, "metrics.snapshot", args, timeout_s=10.0)
             columns = _size(out)[0] if out.isatty() else 1_000
-            print("\n".join(screen(said, columns)), file=out)
+            print("\n".join(screen(snapshot, columns)), file=out)
         else:
             with contextlib.suppress(KeyboardInterrupt), _screen(out):
                 self._follow(place, args, out)
 
     def _follow(self, place: str, args: dict[str, Any], out: IO[str]) -> None:
-        said: dict[str, Any] | None = None
+        snapshot: dict[str, Any] | None = None
         came = dates.monotonic()
         for item in admin.stream(place, "metrics.top", args):
             if item is not None:
-                said, came = item, dates.monotonic()
+                snapshot, came = item, dates.monotonic()
             late_s = dates.monotonic() - came
-            if said is None:
+            if snapshot is None:
                 _draw(out, ["waiting for the first pass …"])
             elif item is not None or late_s >= LATE_S:
                 columns, lines = _size(out)
-                drawn = screen(said, columns, lines)
+                drawn = screen(snapshot, columns, lines)
                 if late_s >= LATE_S:
                     drawn[1:2] = [f"no pass for {late_s:.0f} s: the agent's log says why"[:columns]]
                 _draw(out, drawn)

@@ -19,7 +19,7 @@ from holdfast.cli import (
     reading,
     rows,
 )
-from holdfast.cli.guest import RECORDING, Asking
+from holdfast.cli.guest import RECORDING, AgentCommand
 from holdfast.client import admin
 from holdfast.client.errors import BadRequest
 from holdfast.model.errors import InvalidInput
@@ -31,7 +31,7 @@ _HOST = ("host", "fresh", "in_force", "central", "wanted", "error")
 _RULE = ("id", "source", "on", "field", "when", "for_s", "severity", "actions")
 
 
-class List(Asking, ListCommand):
+class List(AgentCommand, ListCommand):
     """List the central documents of alarm rules, or the rules of hosts.
 
     With --hosts, the list holds every host whose agent has reported: `central` is the version
@@ -44,7 +44,7 @@ class List(Asking, ListCommand):
   holdfast rule list --hosts
   holdfast rule list --here"""
     arguments = (
-        *Asking.arguments,
+        *AgentCommand.arguments,
         arg("--here", action="store_true", help="list the rules of the agent on this machine"),
         arg("--hosts", action="store_true", help="list the rules of each host instead"),
     )
@@ -183,7 +183,7 @@ _HOUR = ("at", "host", "rule", "on", "name", "before", "state", "value", "thresh
 _TRIAL = ("rule", "selected", "holds", "unknown")
 
 
-class Test(Asking, ListCommand):
+class Test(AgentCommand, ListCommand):
     """Replay recorded samples through a file of alarm rules, and show how alarms would change.
 
     A recording has a JSON object per line, each a pass: `holdfast metric record` writes it,
@@ -204,7 +204,7 @@ class Test(Asking, ListCommand):
   holdfast rule test alarms.yaml
   holdfast rule test alarms.yaml --host cmp-07"""
     arguments = (
-        *Asking.arguments,
+        *AgentCommand.arguments,
         arg("file", help="alarm rules in YAML or JSON"),
         arg("recording", nargs="?", help="of `holdfast metric record`"),
         arg(
@@ -224,8 +224,8 @@ class Test(Asking, ListCommand):
         if args.host:
             return self._looked_back(args)
         if args.recording is None:
-            said = {"text": read_text(args.file)}
-            found = admin.ask(self.place(args), "metrics.rules.test", said)
+            given = {"text": read_text(args.file)}
+            found = admin.ask(self.place(args), "metrics.rules.test", given)
             return rows(_TRIAL, found["trials"])
         return self._replayed(args, rules)
 

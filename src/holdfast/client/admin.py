@@ -34,12 +34,12 @@ def ask(
     """Send a command and return the agent's answer."""
     until = dates.monotonic() + timeout_s
     with contextlib.closing(_Line(path, command, args or {}, until)) as line:
-        said = line.next(until)
-    if said is None:
+        response = line.next(until)
+    if response is None:
         raise NotReachable(f"the agent at {path} does not answer within {timeout_s:g} s")
-    answer = said.get("answer")
+    answer = response.get("answer")
     if not isinstance(answer, dict):
-        raise NotReachable(f"what listens at {path} is no agent of ours: {str(said)[:80]}")
+        raise NotReachable(f"what listens at {path} is no agent of ours: {str(response)[:80]}")
     return answer
 
 
@@ -50,11 +50,11 @@ def stream(
     until = dates.monotonic() + ANSWER_S
     with contextlib.closing(_Line(path, command, args or {}, until)) as line:
         while True:
-            said = line.next(dates.monotonic() + TICK_S)
-            if said is None:
+            response = line.next(dates.monotonic() + TICK_S)
+            if response is None:
                 yield None
-            elif "item" in said:
-                yield said["item"]
+            elif "item" in response:
+                yield response["item"]
             else:
                 return
 
@@ -104,16 +104,16 @@ class _Line:
 
     def _understood(self, line: bytes) -> dict[str, Any]:
         try:
-            said = json.loads(line)
+            response = json.loads(line)
         except ValueError:
-            said = None
-        if not isinstance(said, dict):
+            response = None
+        if not isinstance(response, dict):
             shown = line[:80].decode(errors="replace")
             raise NotReachable(f"what listens at {self._path} is no agent of ours: {shown!r}")
-        error = said.get("error")
+        error = response.get("error")
         if isinstance(error, dict):
             raise _error(str(error.get("code", "")), str(error.get("message", "")))
-        return said
+        return response
 
     def _ended(self, why: str) -> NotReachable:
         return NotReachable(

@@ -173,11 +173,11 @@ def reload(conf: cfg.ConfigOpts) -> str:
     except Exception as error:  # a broken file must not stop a running program
         LOG.error("configuration not reloaded, the old one stays: %s", error)
         return f"configuration not reloaded: {error}"
-    said = ", ".join(
+    text = ", ".join(
         f"[{group}]{name}: {old} -> {new}" for (group, name), (old, new) in changed.items()
     )
-    LOG.info("configuration reloaded: %s", said or "nothing changed")
-    return f"reloaded: {said or 'nothing changed'}"
+    LOG.info("configuration reloaded: %s", text or "nothing changed")
+    return f"reloaded: {text or 'nothing changed'}"
 
 
 def _levels(conf: cfg.ConfigOpts, fresh: dict[Any, Any]) -> None:

@@ -62,8 +62,8 @@ class AgentStore:
                 # before boot_id itself: MariaDB assigns from left to right
                 same_boot = sa.func.coalesce(a.boot_id, boot_id) == boot_id
                 changed = [(a.rebooted_at, sa.case((same_boot, a.rebooted_at), else_=now))]
-            said = {**values, "seen_at": now, "updated_at": now}
-            changed += [(agents.c[name], value) for name, value in said.items()]
+            changes = {**values, "seen_at": now, "updated_at": now}
+            changed += [(agents.c[name], value) for name, value in changes.items()]
             if conn.execute(mine.ordered_values(*changed)).rowcount:
                 return
             conn.execute(sa.insert(agents).values(host=host, created_at=now, seen_at=now, **values))

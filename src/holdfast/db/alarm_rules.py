@@ -43,8 +43,8 @@ class AlarmRuleStore:
                 raise Conflict(
                     f"rules {document.name} are at version {current}, not {expected}: look again"
                 )
-            said = (document.text, str(document.scope))
-            if old is not None and current and (old["text"], old["scope"]) == said:
+            content = (document.text, str(document.scope))
+            if old is not None and current and (old["text"], old["scope"]) == content:
                 return old
             _check_together(conn, document)
             return self._add(conn, old, document, author)
@@ -71,8 +71,10 @@ class AlarmRuleStore:
                 query = query.order_by(r.version.desc())
             row = conn.execute(query.limit(1)).mappings().first()
             if row is None:
-                said = f"no version {version}" if version is not None else "nothing before this one"
-                raise NotFound(f"of rules {name} there is {said}")
+                missing = (
+                    f"no version {version}" if version is not None else "nothing before this one"
+                )
+                raise NotFound(f"of rules {name} there is {missing}")
             again = _document(dict(row))
             _check_together(conn, again)
             return self._add(conn, old, again, author)
@@ -157,8 +159,8 @@ def _all(conn: Connection) -> Sequence[Row]:
 
 
 def _check_together(conn: Connection, document: Document) -> None:
-    said = conn.execute(sa.select(agents.c.host, agents.c.details))
-    hosts = [(row.host, row.details.get("rule_groups", ())) for row in said]
+    rows = conn.execute(sa.select(agents.c.host, agents.c.details))
+    hosts = [(row.host, row.details.get("rule_groups", ())) for row in rows]
     scopes.check_together(document, [_document(row) for row in _all(conn)], hosts)
 
 

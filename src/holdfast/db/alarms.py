@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from holdfast.alarms import central as memory
 from holdfast.alarms import central as model
-from holdfast.alarms.central import CENTRAL, Memory, Said
+from holdfast.alarms.central import CENTRAL, AlarmReport, Memory
 from holdfast.db import audit, timeline
 from holdfast.db.booking import lock_resource
 from holdfast.db.engine import Database
@@ -49,7 +49,7 @@ def follow(
     conn: Connection,
     publisher: EventPublisher,
     alarm_id: str,
-    said: Said,
+    report: AlarmReport,
     now: datetime,
     *,
     silent: bool,
@@ -65,11 +65,11 @@ def follow(
     if row is not None:
         old = incident_of(row)
         if old.is_open:
-            _update(conn, publisher, old, said, now)
+            _update(conn, publisher, old, report, now)
         return old.id
-    if silent or said.event != model.RAISED or model.INCIDENT not in said.actions:
+    if silent or report.event != model.RAISED or model.INCIDENT not in report.actions:
         return None
-    _open(conn, publisher, model.incident_of(alarm_id, said, now), said, now)
+    _open(conn, publisher, model.incident_of(alarm_id, report, now), report, now)
     return alarm_id
 
 
@@ -79,8 +79,8 @@ def adopt(conn: Connection, incident_id: str, row: Mapping[str, Any], now: datet
     Retention keeps these reports as long as the incident's other observations, and deletes the
     incident with the last of them.
     """
-    said = b.subject == row["subject"], b.kind == ALARM, b.observed_at >= row["fired_at"]
-    query = sa.select(b.id, b.evidence).where(*said, b.incident_id.is_(None))
+    about_alarm = b.subject == row["subject"], b.kind == ALARM, b.observed_at >= row["fired_at"]
+    query = sa.select(b.id, b.evidence).where(*about_alarm, b.incident_id.is_(None))
     key = row["details"]["key"]
     ids = [one.id for one in conn.execute(query) if one.evidence.get("key") == key]
     if ids:
@@ -89,24 +89,24 @@ def adopt(conn: Connection, incident_id: str, row: Mapping[str, Any], now: datet
 
 
 def _open(
-    conn: Connection, publisher: EventPublisher, new: Incident, said: Said, now: datetime
+    conn: Connection, publisher: EventPublisher, new: Incident, report: AlarmReport, now: datetime
 ) -> None:
     conn.execute(sa.insert(incidents).values(**row_of(new), created_at=now))
     put(conn, publisher.incident("incident.opened", new, now), now)
-    timeline.write(conn, now, new.id, Opened(new.cause), AlarmEvidence(model.evidence(said)))
+    timeline.write(conn, now, new.id, Opened(new.cause), AlarmEvidence(model.evidence(report)))
 
 
 def _update(
-    conn: Connection, publisher: EventPublisher, old: Incident, said: Said, now: datetime
+    conn: Connection, publisher: EventPublisher, old: Incident, report: AlarmReport, now: datetime
 ) -> None:
-    is_over = said.state == model.OK
+    is_over = report.state == model.OK
     status = RECOVERED if is_over else OPEN
     state_machines.check(f"incident {old.id}", state_machines.INCIDENT, old.status, status)
-    sentence = model.sentence(said)
+    sentence = model.sentence(report)
     new = {
         "status": status,
         "sentence": sentence,
-        "details": plain(model.facts(old.id, said)),
+        "details": plain(model.facts(old.id, report)),
         **({"key": f"{old.subject}#{old.id}", "closed_at": now} if is_over else {}),
     }
     mine = sa.update(incidents).where(i.id == old.id)
@@ -140,18 +140,18 @@ _OF_DETAILS = (*_NAMED, "threshold", "summary")
 
 
 def ingest(
-    conn: Connection, publisher: EventPublisher, said: model.Said, now: datetime
+    conn: Connection, publisher: EventPublisher, report: model.AlarmReport, now: datetime
 ) -> str | None:
     """Store an agent's report of an alarm, notify, and request effects; return the incident id.
 
     None if the alarm has no incident. A date in the future counts as now: otherwise all later
     reports would be outdated.
     """
-    said = replace(said, at=min(said.at, now), first_at=min(said.first_at, now))
-    old = locked(conn, a.key == said.key)
-    if old is not None and _is_outdated(old, said):
+    report = replace(report, at=min(report.at, now), first_at=min(report.first_at, now))
+    old = locked(conn, a.key == report.key)
+    if old is not None and _is_outdated(old, report):
         return None
-    return _heed(conn, publisher, _written(conn, old, said, now), said, now)
+    return _heed(conn, publisher, _written(conn, old, report, now), report, now)
 
 
 def catch_up(conn: Connection, publisher: EventPublisher, row: Row, now: datetime) -> str:
@@ -166,9 +166,9 @@ def catch_up(conn: Connection, publisher: EventPublisher, row: Row, now: datetim
         return f"{what} is silent until {row['silent_until'].isoformat()}"
     is_news = memory.recall(row).told != row["state"]
     event = model.RAISED if row["state"] == model.FIRING else model.NO_DATA
-    said = model.read(row["details"], row["host"], row["subject"], event)
+    report = model.read(row["details"], row["host"], row["subject"], event)
     # also if people know the state: the rule may have begun to request an effect meanwhile
-    incident_id = _heed(conn, publisher, row, said, now, tell=is_news)
+    incident_id = _heed(conn, publisher, row, report, now, tell=is_news)
     if incident_id:
         adopt(conn, incident_id, row, now)
     if not is_news:
@@ -184,8 +184,8 @@ def end(conn: Connection, publisher: EventPublisher, row: Row, why: str, now: da
     Notifications, the incident and effects follow in the same way. The caller holds the lock of
     the alarm's row.
     """
-    said = {"reason": why, "event": model.CLEARED, "state": model.OK, "at": now.isoformat()}
-    details = {**row["details"], **said}
+    changes = {"reason": why, "event": model.CLEARED, "state": model.OK, "at": now.isoformat()}
+    details = {**row["details"], **changes}
     over = model.read(details, row["host"], row["subject"], model.CLEARED)
     ingest(conn, publisher, over, now)
 
@@ -199,9 +199,9 @@ def locked(conn: Connection, *where: Any) -> dict[str, Any] | None:
     return None if row is None else dict(row)
 
 
-def stands(conn: Connection, said: model.Said) -> bool:
+def stands(conn: Connection, report: model.AlarmReport) -> bool:
     """Tell whether the alarm was raised and is not over."""
-    state = conn.execute(sa.select(a.state).where(a.key == said.key)).scalar()
+    state = conn.execute(sa.select(a.state).where(a.key == report.key)).scalar()
     return state is not None and state != model.OK
 
 
@@ -240,45 +240,45 @@ def _heed(
     conn: Connection,
     publisher: EventPublisher,
     row: Row,
-    said: model.Said,
+    report: model.AlarmReport,
     now: datetime,
     *,
     tell: bool = True,
 ) -> str | None:
     """Notify people and request effects after a report; return the incident id."""
     silent, known = is_silent(row, now), memory.recall(row)
-    if silent and said.event != model.CLEARED:
+    if silent and report.event != model.CLEARED:
         put(conn, [model.end_of_silence(row["id"], row["silent_until"])], now)
-        return follow(conn, publisher, row["id"], said, now, silent=True)
-    said = memory.as_heard(said, known)
-    if (new := memory.after(said, known)) != known:
+        return follow(conn, publisher, row["id"], report, now, silent=True)
+    report = memory.as_heard(report, known)
+    if (new := memory.after(report, known)) != known:
         row = remember(conn, row, new, now)
     # a muted alarm's end is sent too: some sink may display the alarm since before the mute
-    if tell and not _is_taken_care_of(row, said, known):
+    if tell and not _is_taken_care_of(row, report, known):
         told = {**payload(row), "silent": silent}
-        put(conn, publisher.alarm(f"alarm.{said.event}", told, now), now)
-    for action in memory.actions_of(said, known):
-        _have_done(conn, model.action_of(row["id"], said.host, action, now), now)
-    return follow(conn, publisher, row["id"], said, now, silent=silent)
+        put(conn, publisher.alarm(f"alarm.{report.event}", told, now), now)
+    for action in memory.actions_of(report, known):
+        _have_done(conn, model.action_of(row["id"], report.host, action, now), now)
+    return follow(conn, publisher, row["id"], report, now, silent=silent)
 
 
-def _is_taken_care_of(row: Row, said: model.Said, known: Memory) -> bool:
+def _is_taken_care_of(row: Row, report: model.AlarmReport, known: Memory) -> bool:
     """Tell whether an operator has acknowledged the alarm and needs no notification.
 
     This holds for a repeated alarm, and for the first notification of an acknowledged alarm.
     """
-    is_known = said.event == model.AGAIN or (said.event != model.CLEARED and not known.told)
+    is_known = report.event == model.AGAIN or (report.event != model.CLEARED and not known.told)
     return is_known and row["acked_at"] is not None
 
 
-def _is_outdated(old: Row, said: model.Said) -> bool:
+def _is_outdated(old: Row, report: model.AlarmReport) -> bool:
     """Tell whether the report is older than the stored state.
 
     The end of a firing alarm always counts: reports about a subject arrive in order, and the
     host's clock may have been wrong when the alarm began.
     """
-    is_its_end = said.event == model.CLEARED and old["state"] != model.OK
-    return bool(old["told_at"] > said.at) and not is_its_end
+    is_its_end = report.event == model.CLEARED and old["state"] != model.OK
+    return bool(old["told_at"] > report.at) and not is_its_end
 
 
 def _have_done(conn: Connection, work: Operation, now: datetime) -> None:
@@ -299,17 +299,19 @@ def _have_done(conn: Connection, work: Operation, now: datetime) -> None:
     apply_work(conn, work.subject, Work(add=(following,)), now, is_new=True)
 
 
-def _written(conn: Connection, old: Row | None, said: model.Said, now: datetime) -> dict[str, Any]:
-    at = said.at if old is None else max(said.at, old["told_at"])
+def _written(
+    conn: Connection, old: Row | None, report: model.AlarmReport, now: datetime
+) -> dict[str, Any]:
+    at = report.at if old is None else max(report.at, old["told_at"])
     known = Memory() if old is None else memory.recall(old)
     values: dict[str, Any] = {
-        "rules_version": said.version,
-        "severity": said.severity,
-        "state": said.state,
-        "value": said.value,
+        "rules_version": report.version,
+        "severity": report.severity,
+        "state": report.state,
+        "value": report.value,
         "told_at": at,
-        "resolved_at": at if said.state == model.OK else None,
-        "details": {**said.details, CENTRAL: memory.plain(known)},
+        "resolved_at": at if report.state == model.OK else None,
+        "details": {**report.details, CENTRAL: memory.plain(known)},
     }
     if old is not None:
         # the alarm keeps the names of its start: a sink that shows it by name must find it at
@@ -319,8 +321,13 @@ def _written(conn: Connection, old: Row | None, said: model.Said, now: datetime)
         return {**old, **values}
     _forget(conn, now)
     row = {
-        **{"id": str(uuid.uuid4()), "key": said.key, "host": said.host, "subject": said.subject},
-        **{"project_id": said.project, "rule": said.rule, "fired_at": said.first_at},
+        **{
+            "id": str(uuid.uuid4()),
+            "key": report.key,
+            "host": report.host,
+            "subject": report.subject,
+        },
+        **{"project_id": report.project, "rule": report.rule, "fired_at": report.first_at},
         **{"acked_at": None, "acked_by": None, "created_at": now},
         **values,
     }
@@ -407,9 +414,9 @@ class AlarmStore:
 
         def action(conn: Connection, known: Row, now: datetime) -> None:
             if known["acked_at"] is None:
-                said = f"{author} takes care of alarm {known['rule']} of {known['subject']}"
+                sentence = f"{author} takes care of alarm {known['rule']} of {known['subject']}"
                 write(conn, alarm_id, now, acked_at=now, acked_by=author)
-                _audit(conn, known, said, now)
+                _audit(conn, known, sentence, now)
 
         return self._answer(alarm_id, action)
 
@@ -422,8 +429,8 @@ class AlarmStore:
         def action(conn: Connection, known: Row, now: datetime) -> None:
             until = now + lasts if lasts else None
             what = f"silent until {until.isoformat()}" if until else "not silent any more"
-            said = f"alarm {known['rule']} of {known['subject']} is {what}, by {author}"
-            _audit(conn, known, said, now)
+            sentence = f"alarm {known['rule']} of {known['subject']} is {what}, by {author}"
+            _audit(conn, known, sentence, now)
             # earlier muted alarms of the same entity: otherwise the next alarm would inherit
             # their mute
             others = [one["id"] for one in quiet_ones(conn, known, now) if one["id"] != alarm_id]
@@ -514,8 +521,8 @@ def _found(row: Row | None, alarm_id: str) -> Row:
     return row
 
 
-def _audit(conn: Connection, row: Row, said: str, now: datetime) -> None:
-    audit.write(conn, now, f"alarm:{row['id']}", row["project_id"] or None, said)
+def _audit(conn: Connection, row: Row, sentence: str, now: datetime) -> None:
+    audit.write(conn, now, f"alarm:{row['id']}", row["project_id"] or None, sentence)
 
 
 def _ended(conn: Connection, ids: Sequence[str], since: datetime) -> dict[str, datetime]:
@@ -557,8 +564,8 @@ def _end(database: Database, alarm_id: str, before: datetime) -> bool:
             return False
         now = database.now(conn)
         why = f"its agent has not been heard of since {heard:%Y-%m-%d %H:%M:%S} UTC"
-        said = f"{name(row)} is over: {why}"
-        audit.write(conn, now, f"alarm:{alarm_id}", row["project_id"] or None, said)
+        sentence = f"{name(row)} is over: {why}"
+        audit.write(conn, now, f"alarm:{alarm_id}", row["project_id"] or None, sentence)
         end(conn, database.publisher, row, why, now)
         return True
 
@@ -573,5 +580,5 @@ def _heard_at(conn: Connection, row: Mapping[str, Any]) -> datetime:
     alike = g.host.startswith(short(row["host"]), autoescape=True)
     rows = conn.execute(sa.select(g.host, g.seen_at).where(alike)).all()
     beats: list[datetime] = [one.seen_at for one in rows if same(one.host, row["host"])]
-    said: datetime = row["updated_at"] or row["created_at"]
-    return max([said, *beats])
+    heard_at: datetime = row["updated_at"] or row["created_at"]
+    return max([heard_at, *beats])

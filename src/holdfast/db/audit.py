@@ -39,7 +39,7 @@ def write(
 
 
 def write_many(
-    conn: Connection, at: datetime, said: Sequence[tuple[str, str | None, str]], kind: str = ""
+    conn: Connection, at: datetime, lines: Sequence[tuple[str, str | None, str]], kind: str = ""
 ) -> None:
     """Write audit lines of the same kind, each given as subject, project and sentence.
 
@@ -48,7 +48,7 @@ def write_many(
     common = {"at": at, "kind": kind, **whose()}
     rows = [
         {**common, "subject": subject, "project_id": project_id, "sentence": sentence}
-        for subject, project_id, sentence in said
+        for subject, project_id, sentence in lines
     ]
     if rows:
         conn.execute(_INSERT, rows)

@@ -208,8 +208,8 @@ class FailoverStore:
                 raise NotFound(f"no segment {ref}: `holdfast failover` shows them")
             values = {"spare_hosts": kept, "updated_at": now}
             conn.execute(sa.update(segments).where(s.uuid == row.uuid).values(**values))
-            said = f"segment {row.name} keeps {kept} hosts free instead of {row.spare_hosts}"
-            audit.write(conn, now, key(row.uuid), None, said)
+            sentence = f"segment {row.name} keeps {kept} hosts free instead of {row.spare_hosts}"
+            audit.write(conn, now, key(row.uuid), None, sentence)
             return str(row.uuid)
 
         return self._db.retry(action)

@@ -183,13 +183,13 @@ def _write(conn: Connection, change: StatusChange, uuid: str, now: datetime) -> 
 
 def _row(message: ParkedMessage) -> dict[str, object]:
     """Build a row that fits its columns, whatever a malformed message holds."""
-    said = json.dumps(message.message, default=str)
-    whole = len(said) <= LONGEST_MESSAGE
+    text = json.dumps(message.message, default=str)
+    whole = len(text) <= LONGEST_MESSAGE
     return {
         "at": message.at,
         "monitor": message.monitor[:64],
         "message_id": message.message_id[:255],
         "event_type": message.event_type[:255],
         "why": message.why[:LONGEST_WHY],
-        "message": json.loads(said) if whole else {"cut": said[:LONGEST_MESSAGE]},
+        "message": json.loads(text) if whole else {"cut": text[:LONGEST_MESSAGE]},
     }

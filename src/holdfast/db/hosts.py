@@ -318,8 +318,8 @@ class HostStore:
             gone = {"enrolled": False, "reservable": False, "pools_changed_at": now}
             _change(conn, host_id, now, **gone)
             apply_work(conn, f"host:{host.uuid}", work, now)
-            said = f"host {host.hypervisor_hostname} withdrawn"
-            audit.write(conn, now, audit.HOSTS, None, said)
+            sentence = f"host {host.hypervisor_hostname} withdrawn"
+            audit.write(conn, now, audit.HOSTS, None, sentence)
 
         self._db.retry(action)
 

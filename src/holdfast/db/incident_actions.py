@@ -80,14 +80,14 @@ class OrderStore(IncidentStore):
             apply_work(conn, work.subject, Work(put=(work,)), now)
             old = self._one(conn, incident_id, lock=True)
             self._check_retry(conn, old)
-            said = f"tried again by {author}" + (f": {reason}" if reason else "")
+            sentence = f"tried again by {author}" + (f": {reason}" if reason else "")
             if back := old.host_progress.back_at:
                 attempts = append_attempt(old, done, ENDS_IN_PLACE, author)
-                return self._retry_in_place(conn, old, back, said, attempts, now)
+                return self._retry_in_place(conn, old, back, sentence, attempts, now)
             try_again(conn, old.id, now)
-            again(conn, self._db.publisher, old.id, said, now)
+            again(conn, self._db.publisher, old.id, sentence, now)
             attempts = append_attempt(old, done, of_attempt(old.details), author)
-            change = Change(model.OPEN, said, lambda one: _retried(one, attempts, now))
+            change = Change(model.OPEN, sentence, lambda one: _retried(one, attempts, now))
             new = self._write(conn, old, change, now, key=old.subject, closed_at=None)
             put(conn, self._db.publisher.incident("incident.retried", new, now), now)
             return new
@@ -116,12 +116,12 @@ class OrderStore(IncidentStore):
         conn: Connection,
         old: Incident,
         back: datetime,
-        said: str,
+        sentence: str,
         attempts: tuple[Entry, ...],
         now: datetime,
     ) -> Incident:
         """Start the remaining servers on the returned host, without fencing the host."""
-        new = self._reopen_in_place(conn, old, said, attempts, now)
+        new = self._reopen_in_place(conn, old, sentence, attempts, now)
         if new is None:
             raise Conflict(
                 f"{old.host} came back and is in use again since {back:%Y-%m-%d %H:%M:%S} UTC:"
@@ -145,9 +145,9 @@ class OrderStore(IncidentStore):
             old = self._one(conn, incident_id, lock=True)
             if not old.is_open:
                 raise Conflict(f"incident {old.id} is {old.status} already: nothing is left of it")
-            said = f"aborted by {author}: {reason}"
-            give_up(conn, old.id, said, now)
-            change = Change(model.ABORTED, said + _stays(old), _aborted(author, reason, now))
+            sentence = f"aborted by {author}: {reason}"
+            give_up(conn, old.id, sentence, now)
+            change = Change(model.ABORTED, sentence + _stays(old), _aborted(author, reason, now))
             closed = self._close(conn, old, change, now)
             put(conn, self._db.publisher.incident("incident.aborted", closed, now), now)
             return closed

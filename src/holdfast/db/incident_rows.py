@@ -19,7 +19,7 @@ from holdfast.ports.recovery import Account
 from holdfast.recovery.mass_failure import FleetHost
 
 
-def judged(conn: Connection, incident_id: str, said: Sequence[Verdict], now: datetime) -> None:
+def judged(conn: Connection, incident_id: str, given: Sequence[Verdict], now: datetime) -> None:
     """Replace the verdicts of the incident; an unchanged verdict keeps its time."""
     v = verdicts.c
     known = {
@@ -35,7 +35,7 @@ def judged(conn: Connection, incident_id: str, said: Sequence[Verdict], now: dat
             "sentence": verdict.sentence,
             "at": known.get((verdict.guard, verdict.passed, verdict.sentence), now),
         }
-        for verdict in said
+        for verdict in given
     ]
     if rows:
         conn.execute(sa.insert(verdicts), rows)

@@ -259,13 +259,13 @@ class IncidentStore:
             if not same(guest.host, host.host):
                 continue
             apply_work(conn, guest.subject, Work(cancel=frozenset({"recovery_guest"})), now)
-            said = f"explained by incident {host.id}: {host.cause}"
+            sentence = f"explained by incident {host.id}: {host.cause}"
             conn.execute(
                 sa.update(notifications)
                 .where(n.incident_id == guest.id)
-                .values(incident_id=host.id, message=said, updated_at=now)
+                .values(incident_id=host.id, message=sentence, updated_at=now)
             )
-            closed = self._close(conn, guest, Change(model.EXPLAINED, said), now)
+            closed = self._close(conn, guest, Change(model.EXPLAINED, sentence), now)
             put(conn, self._db.publisher.incident("incident.explained", closed, now), now)
 
     # incidents
@@ -277,7 +277,7 @@ class IncidentStore:
     def dead_guests(self, incident_id: str) -> set[str]:
         mine = sa.select(n.payload).where(n.incident_id == incident_id, n.type == model.VM)
         with self._db.read() as conn:
-            return {said.get("instance_uuid", "") for said in conn.execute(mine).scalars()}
+            return {payload.get("instance_uuid", "") for payload in conn.execute(mine).scalars()}
 
     def failure_reports(self, incident: Incident) -> Sequence[FailureReport]:
         type_ = model.COMPUTE_HOST if incident.kind == model.HOST else model.PROCESS_REPORT
@@ -515,7 +515,12 @@ class IncidentStore:
         return self._db.retry(action)
 
     def _reopen_in_place(
-        self, conn: Connection, old: Incident, said: str, attempts: tuple[Entry, ...], now: datetime
+        self,
+        conn: Connection,
+        old: Incident,
+        sentence: str,
+        attempts: tuple[Entry, ...],
+        now: datetime,
     ) -> Incident | None:
         """Start servers that failed to leave a host in use again on this host.
 
@@ -527,14 +532,14 @@ class IncidentStore:
         work = model.recovery_of(old.id, old.kind, old.subject, now)
         apply_work(conn, work.subject, Work(put=(work,)), now)
         old = self._one(conn, old.id, lock=True)
-        again(conn, self._db.publisher, old.id, said, now)
+        again(conn, self._db.publisher, old.id, sentence, now)
 
         def reopened(one: HostProgress) -> HostProgress:
             power = PowerReturned(now, in_use=True)
             kept = replace(reset(one, ENDS_IN_PLACE), attempts=attempts, power_returned=power)
             return replace(kept, moving_at=now, reopened_at=now)
 
-        change = Change(model.OPEN, said, reopened)
+        change = Change(model.OPEN, sentence, reopened)
         new = self._write(conn, old, change, now, key=old.subject, closed_at=None)
         put(conn, self._db.publisher.incident("incident.retried", new, now), now)
         return new
@@ -561,8 +566,8 @@ class IncidentStore:
         A reader that sees a held incident then sees the reason at the waiting step too.
         """
         now = self._db.now(conn)
-        said = {} if sentence is None else {"sentence": sentence}
-        update_claimed(conn, claim, updated_at=now, **said)
+        changes = {} if sentence is None else {"sentence": sentence}
+        update_claimed(conn, claim, updated_at=now, **changes)
         return now
 
     def _one(self, conn: Connection, incident_id: str, *, lock: bool = False) -> Incident:

@@ -243,9 +243,9 @@ def write(
         values = {**RESERVATION_WRITTEN.row(part), "id": part.id}
         bound |= {f"part{number}_{name}": value for name, value in values.items()}
     if say:
-        said = {"at": now, "subject": new.id, "project_id": new.project_id, "sentence": say}
-        said |= {"kind": _line_kind(old, new, is_repair), **whose()}
-        bound |= {f"said_{name}": value for name, value in said.items()}
+        line = {"at": now, "subject": new.id, "project_id": new.project_id, "sentence": say}
+        line |= {"kind": _line_kind(old, new, is_repair), **whose()}
+        bound |= {f"said_{name}": value for name, value in line.items()}
     return conn.execute(_statement(len(parts), bool(say)), bound).first() is not None
 
 
@@ -300,8 +300,8 @@ def _statement(parts: int, say: bool) -> sa.Select[Any]:
         query = query.add_cte(part.cte(f"part{number}"))
     if say:
         words = (_bind(f"said_{name}", type_=audit_table.c[name].type) for name in _SAID)
-        said = sa.insert(audit_table).from_select(_SAID, sa.select(*words).where(ours))
-        query = query.add_cte(said.returning(audit_table.c.id).cte("said"))
+        insert = sa.insert(audit_table).from_select(_SAID, sa.select(*words).where(ours))
+        query = query.add_cte(insert.returning(audit_table.c.id).cte("said"))
     return query
 
 
@@ -397,8 +397,8 @@ class LeaseStore:
             if limits is not None:
                 booking.check(conn, lease.project_id, limits, now, new=lease)
             apply_work(conn, lease.id, work, now, is_new=True)
-            said = f"lease {lease.name} booked"
-            audit.write(conn, now, lease.id, lease.project_id, said, lease.status)
+            sentence = f"lease {lease.name} booked"
+            audit.write(conn, now, lease.id, lease.project_id, sentence, lease.status)
 
         with _no_twins(f"lease {lease.id}"), self._db.write() as conn:
             action(conn)
@@ -465,10 +465,10 @@ class LeaseStore:
             for one in steps:
                 if one.work is not None:
                     apply_work(conn, one.new.id, one.work, now)
-            said = [
+            lines = [
                 (change.new.id, change.new.project_id, change.say) for change in steps if change.say
             ]
-            audit.write_many(conn, now, said, audit.REPAIR)
+            audit.write_many(conn, now, lines, audit.REPAIR)
 
     def foresee(self, old: Lease | None, new: Lease, limits: Limits) -> None:
         with self._db.read() as conn:

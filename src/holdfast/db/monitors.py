@@ -69,10 +69,10 @@ class MonitorStore:
             now = self._db.now(conn)
             old = conn.execute(sa.select(*_WHEN).where(m.observer == observer)).first()
             was_heard = old is not None and is_fresh(old, now)
-            said = min(at, now)  # a clock that is ahead must not outdate later views
-            if old is not None and was_heard and said < old.at:
+            observed_at = min(at, now)  # a clock that is ahead must not outdate later views
+            if old is not None and was_heard and observed_at < old.at:
                 return  # if the monitor was silent, its clock was set back instead
-            _write(conn, old, observer, {"at": said, "seen_at": now}, (digest, body))
+            _write(conn, old, observer, {"at": observed_at, "seen_at": now}, (digest, body))
             gone = sa.select(m.observer).where(m.seen_at < now - FORGOTTEN)
             for name in conn.execute(gone).scalars().all():
                 conn.execute(sa.delete(monitors).where(m.observer == name))

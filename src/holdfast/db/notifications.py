@@ -290,8 +290,8 @@ def _withdrawn_at(conn: Connection, host_uuid: str, type_: str, row: RowMapping)
         n.reporter.is_not_distinct_from(row["reporter"]),
     )
     process = row["payload"].get("process_name")
-    for said, at in conn.execute(later.order_by(n.id)):
-        if said.get("event") == "STARTED" and said.get("process_name") == process:
+    for payload, at in conn.execute(later.order_by(n.id)):
+        if payload.get("event") == "STARTED" and payload.get("process_name") == process:
             return at  # type: ignore[no-any-return]
     return None
 
@@ -308,7 +308,7 @@ def superseded(conn: Connection, row: RowMapping) -> bool:
         n.generated_time > row["generated_time"],
         n.reporter.is_not_distinct_from(row["reporter"]),
     )
-    return any(said.get("event") == "STARTED" for said in conn.execute(before).scalars())
+    return any(payload.get("event") == "STARTED" for payload in conn.execute(before).scalars())
 
 
 def lost_compute(conn: Connection, member: SegmentHost) -> bool:
@@ -358,26 +358,30 @@ def _check_new(
     A date in the future counts as the time of receipt. A report dated before a recovery of its
     subject is no duplicate: the sender's clock may be behind, and the intake asks other sources.
     """
-    said, at = new.generated_time, min(new.generated_time, now)
+    generated_at, at = new.generated_time, min(new.generated_time, now)
     dated = sa.case((n.generated_time > n.created_at, n.created_at), else_=n.generated_time)
     lately = sa.and_(n.status.in_(OPEN), dated >= at - interval)
     columns = n.id, n.uuid, n.payload, n.generated_time, n.incident_id, n.reporter, n.status
     like = sa.select(*columns).where(
         n.segment_host_uuid == member.uuid,
         n.type == new.type,
-        sa.or_(n.generated_time == said, lately),
+        sa.or_(n.generated_time == generated_at, lately),
     )
     for row in conn.execute(like.order_by(n.id)).mappings():
         if row["payload"] != dict(new.payload):
             continue
         if new.type != VM and (row["reporter"] or "") != new.reporter[:255]:
             continue  # each source withdraws its own report only
-        if row["generated_time"] != said and _withdrawn_at(conn, member.uuid, new.type, row):
+        if row["generated_time"] != generated_at and _withdrawn_at(
+            conn, member.uuid, new.type, row
+        ):
             continue  # that failure is over, and the same happened again
-        again = row["generated_time"] != said and new.type == VM
+        again = row["generated_time"] != generated_at and new.type == VM
         if again and row["status"] == IN_ERROR and _ended_before(conn, row, at):
             continue  # its recovery failed and is over: this is a new crash
-        if row["generated_time"] == said or not _ordered_again(conn, row["incident_id"], at):
+        if row["generated_time"] == generated_at or not _ordered_again(
+            conn, row["incident_id"], at
+        ):
             raise _duplicate(member, new, f"notification {row['uuid']} says the same")
 
 

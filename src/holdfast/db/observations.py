@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from holdfast.alarms import central
-from holdfast.alarms.central import Said
+from holdfast.alarms.central import AlarmReport
 from holdfast.db.alarms import ingest, stands
 from holdfast.db.booking import portions
 from holdfast.db.engine import Database
@@ -67,7 +67,7 @@ class ObservationStore:
         `ask_cloud`: an alarm about a server counts only if the cloud has the server on the
         reporting host. An operation asks the cloud and ingests the alarm.
         """
-        said = _alarm(values)
+        report = _alarm(values)
 
         def action(conn: Connection) -> tuple[Mapping[str, Any], bool]:
             now = self._db.now(conn)
@@ -89,10 +89,10 @@ class ObservationStore:
             ):
                 work = observations_model.work_of(id_, now)
                 apply_work(conn, work.subject, Work(add=(work,)), now, is_new=True)
-            elif row is None and said is not None and ask_cloud and not _may_follow(conn, said):
-                _queue(conn, id_, said, now)
-            elif row is None and said is not None:
-                ingest_alarm(conn, self._db.publisher, id_, said, now)
+            elif row is None and report is not None and ask_cloud and not _may_follow(conn, report):
+                _queue(conn, id_, report, now)
+            elif row is None and report is not None:
+                ingest_alarm(conn, self._db.publisher, id_, report, now)
             found = row or conn.execute(sa.select(observations).where(b.id == id_)).mappings().one()
             if row is None and (
                 event := observations_model.announced(values["kind"], values["state"])
@@ -132,7 +132,7 @@ class ObservationStore:
             return words(conn, names)
 
 
-def _alarm(values: Mapping[str, Any]) -> Said | None:
+def _alarm(values: Mapping[str, Any]) -> AlarmReport | None:
     """Parse the alarm of a report; None for other reports, InvalidInput without content."""
     if values["kind"] != observations_model.ALARM:
         return None
@@ -183,13 +183,13 @@ def guest_recovered_since(
     """
     states = b.state.in_((observations_model.FAILED, observations_model.WELL))
     heard = sa.or_(b.observer.in_(observers), _seen_on(host))
-    said = sa.select(b.observer, b.state, b.since, b.created_at)
-    said = said.where(b.subject == subject, states, heard)
+    query = sa.select(b.observer, b.state, b.since, b.created_at)
+    query = query.where(b.subject == subject, states, heard)
     last: dict[str, Any] = {}
-    said = said.where(b.kind == observations_model.GUEST).order_by(
+    query = query.where(b.kind == observations_model.GUEST).order_by(
         b.created_at.desc(), b.since.desc()
     )
-    for row in conn.execute(said.limit(LATELY)):
+    for row in conn.execute(query.limit(LATELY)):
         last.setdefault(row.observer, row)
     at = {who: min(row.since, row.created_at) for who, row in last.items()}
     up = [who for who in last if last[who].state == observations_model.WELL]
@@ -201,10 +201,10 @@ def guest_recovered_since(
 
 
 def ingest_alarm(
-    conn: Connection, publisher: EventPublisher, id_: str, said: Said, now: datetime
+    conn: Connection, publisher: EventPublisher, id_: str, report: AlarmReport, now: datetime
 ) -> None:
     """Ingest the alarm of a report, and attach the report to the alarm's incident."""
-    incident_id = ingest(conn, publisher, said, now)
+    incident_id = ingest(conn, publisher, report, now)
     belong(conn, [id_] if incident_id else [], incident_id or "", now)
 
 
@@ -216,28 +216,28 @@ def ingest_asked_alarm(
     A firing alarm is followed to its end, also after its server left the host.
     """
     row = conn.execute(sa.select(observations).where(b.id == id_)).mappings().one()
-    said = _alarm(dict(row))
-    if said is None or not (is_there or stands(conn, said)):
+    report = _alarm(dict(row))
+    if report is None or not (is_there or stands(conn, report)):
         return False
-    ingest_alarm(conn, publisher, id_, said, now)
+    ingest_alarm(conn, publisher, id_, report, now)
     return True
 
 
-def _may_follow(conn: Connection, said: Said) -> bool:
+def _may_follow(conn: Connection, report: AlarmReport) -> bool:
     """Tell whether the alarm can be ingested without asking the cloud.
 
     True if the alarm is firing (the cloud was asked then) and no earlier report waits for the
     cloud's answer.
     """
-    if not said.subject.startswith(SERVER):
+    if not report.subject.startswith(SERVER):
         return True
-    waits = o.subject == observations_model.alarm_queue(said.key), o.is_open.is_(True)
-    return stands(conn, said) and conn.execute(sa.select(o.id).where(*waits)).first() is None
+    waits = o.subject == observations_model.alarm_queue(report.key), o.is_open.is_(True)
+    return stands(conn, report) and conn.execute(sa.select(o.id).where(*waits)).first() is None
 
 
-def _queue(conn: Connection, id_: str, said: Said, now: datetime) -> None:
+def _queue(conn: Connection, id_: str, report: AlarmReport, now: datetime) -> None:
     """Add the operation that asks the cloud; reports of an alarm stay in order."""
-    subject = observations_model.alarm_queue(said.key)
+    subject = observations_model.alarm_queue(report.key)
     last = conn.execute(sa.select(sa.func.max(o.sequence)).where(o.subject == subject)).scalar()
     work = replace(observations_model.work_of(id_, now), subject=subject, sequence=(last or 0) + 1)
     apply_work(conn, subject, Work(add=(work,)), now, is_new=True)
@@ -292,8 +292,8 @@ def _seen_on(host: str) -> sa.ColumnElement[bool]:
 def words(conn: Connection, names: Iterable[str]) -> Mapping[str, Sequence[MonitorReport]]:
     reportses: dict[str, list[MonitorReport]] = {}
     for some in portions(sorted({f"{HOST}{name}" for name in names})):
-        said = _WORDS.where(b.subject.in_(some)).subquery()
-        for row in conn.execute(sa.select(said).where(said.c.place == 1)):
+        newest = _WORDS.where(b.subject.in_(some)).subquery()
+        for row in conn.execute(sa.select(newest).where(newest.c.place == 1)):
             about = row.id, row.observer, row.state, row.at, row.since
             word = MonitorReport(*about, row.evidence or {}, row.incident_id)
             reportses.setdefault(row.subject.removeprefix(HOST), []).append(word)

@@ -153,8 +153,8 @@ class RepairStore:
             if kept.rowcount:
                 (operation,) = work.put
                 apply_work(conn, operation.subject, work, now)
-                said = f"host {operation.payload['service_host']} failed and is kept back"
-                audit.write(conn, now, audit.HOSTS, None, said)
+                sentence = f"host {operation.payload['service_host']} failed and is kept back"
+                audit.write(conn, now, audit.HOSTS, None, sentence)
 
         self._db.retry(action)
 

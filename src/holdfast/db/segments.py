@@ -235,8 +235,8 @@ class SegmentStore:
                 _check_name(conn, values["name"], besides=segment.id)
             new = {**values, "updated_at": now}
             conn.execute(sa.update(segments).where(s.id == segment.id).values(**new))
-            said = f"segment {segment.name}: {_told(values)}"
-            audit.write(conn, now, f"segment:{segment.uuid}", None, said)
+            sentence = f"segment {segment.name}: {_told(values)}"
+            audit.write(conn, now, f"segment:{segment.uuid}", None, sentence)
             changed = _segment(conn, segment.uuid)
             done(conn, self._db.publisher, what, (asked, vars(changed)), now)
             return changed
@@ -252,8 +252,8 @@ class SegmentStore:
             segment = self._ours(conn, ref)
             conn.execute(sa.delete(segment_hosts).where(m.segment_id == segment.id))
             conn.execute(sa.delete(segments).where(s.id == segment.id))
-            said = f"segment {segment.name} deleted"
-            audit.write(conn, now, f"segment:{segment.uuid}", None, said)
+            sentence = f"segment {segment.name} deleted"
+            audit.write(conn, now, f"segment:{segment.uuid}", None, sentence)
             done(conn, self._db.publisher, what, (asked, vars(segment)), now)
 
         self._try(action, what, asked)
@@ -272,8 +272,8 @@ class SegmentStore:
             row = {**values, "host_id": host_id, "segment_id": segment.id, "created_at": now}
             conn.execute(sa.insert(segment_hosts).values(uuid=uuid, **row))
             segment_host = _host(conn, segment, uuid)
-            said = f"host {segment_host.name} joined segment {segment.name}"
-            audit.write(conn, now, f"segment:{segment.uuid}", None, said)
+            sentence = f"host {segment_host.name} joined segment {segment.name}"
+            audit.write(conn, now, f"segment:{segment.uuid}", None, sentence)
             done(conn, self._db.publisher, what, (asked, vars(segment_host)), now)
             return segment_host
 
@@ -291,8 +291,8 @@ class SegmentStore:
             new = {**values, "updated_at": now}
             conn.execute(sa.update(segment_hosts).where(m.id == host.id).values(**new))
             changed = _host(conn, segment, host.uuid)
-            said = f"host {host.name} of segment {segment.name}: {_told(values, changed.name)}"
-            audit.write(conn, now, f"segment:{segment.uuid}", None, said)
+            sentence = f"host {host.name} of segment {segment.name}: {_told(values, changed.name)}"
+            audit.write(conn, now, f"segment:{segment.uuid}", None, sentence)
             done(conn, self._db.publisher, what, (asked, vars(changed)), now)
             return changed
 
@@ -305,8 +305,8 @@ class SegmentStore:
             now = self._db.now(conn)
             segment, host = self._our_host(conn, ref, host_ref)
             conn.execute(sa.delete(segment_hosts).where(m.id == host.id))
-            said = f"host {host.name} left segment {segment.name}"
-            audit.write(conn, now, f"segment:{segment.uuid}", None, said)
+            sentence = f"host {host.name} left segment {segment.name}"
+            audit.write(conn, now, f"segment:{segment.uuid}", None, sentence)
             done(conn, self._db.publisher, what, (asked, vars(host)), now)
 
         self._try(action, what, asked)
@@ -439,6 +439,8 @@ def _check_alone(conn: Connection, host_id: int, *, besides: int) -> None:
 
 def _told(values: Mapping[str, Any], name: str = "") -> str:
     """Describe the changed fields; values of free text are left out: long, or possibly secret."""
-    said = [f"{key} = {value}" for key, value in values.items() if key not in (*_FREE, "host_id")]
-    said += [f"{key} changed" for key in _FREE if key in values]
-    return ", ".join([*said, *([f"name = {name}"] if "host_id" in values else [])])
+    changes = [
+        f"{key} = {value}" for key, value in values.items() if key not in (*_FREE, "host_id")
+    ]
+    changes += [f"{key} changed" for key in _FREE if key in values]
+    return ", ".join([*changes, *([f"name = {name}"] if "host_id" in values else [])])

@@ -92,10 +92,10 @@ class SwitchStore:
             now = self._db.now(conn)
             row = {"id": str(uuid.uuid4()), "created_at": now, "starts_at": now, **values}
             conn.execute(sa.insert(silences).values(**row))
-            said = (
+            sentence = (
                 f"maintenance window by {row['author']} until {row['expires_at']}: {row['reason']}"
             )
-            audit.write(conn, now, "maintenance", None, said)
+            audit.write(conn, now, "maintenance", None, sentence)
             return row
 
         return self._db.retry(action)

@@ -224,24 +224,24 @@ class SearchStore:
 
     def leases(self, text: str, project_id: str | None, most: int) -> Sequence[SearchRow]:
         """Return leases of a project, or of all projects, latest end first."""
-        said = [le.name.icontains(text, autoescape=True)]
+        matches = [le.name.icontains(text, autoescape=True)]
         if len(text) >= LEAST_OF_AN_ID:
-            said.append(le.id.startswith(text.lower(), autoescape=True))
+            matches.append(le.id.startswith(text.lower(), autoescape=True))
         query = sa.select(le.id, le.name, le.status, le.project_id, le.start_date, le.end_date)
         if project_id is not None:
             query = query.where(le.project_id == project_id)
-        query = query.where(sa.or_(*said)).order_by(le.end_date.desc(), le.id)
+        query = query.where(sa.or_(*matches)).order_by(le.end_date.desc(), le.id)
         return self._rows(query, most)
 
     def incidents(self, text: str, most: int) -> Sequence[SearchRow]:
         """Return incidents by id, subject or host, newest first."""
-        said = [i.subject.icontains(text, autoescape=True)]
-        said.append(i.details["host"].as_string().icontains(text, autoescape=True))
+        matches = [i.subject.icontains(text, autoescape=True)]
+        matches.append(i.details["host"].as_string().icontains(text, autoescape=True))
         if len(text) >= LEAST_OF_AN_ID:
-            said.append(i.id.startswith(text.lower(), autoescape=True))
+            matches.append(i.id.startswith(text.lower(), autoescape=True))
         query = (
             sa.select(i.id, i.subject, i.status, i.sentence, i.opened_at)
-            .where(sa.or_(*said))
+            .where(sa.or_(*matches))
             .order_by(i.opened_at.desc(), i.id)
         )
         return self._rows(query, most)

@@ -394,8 +394,8 @@ class Reconcile:
                 self._context.pool_ids.forget(reservation.id)
             if lease.status == "ACTIVE":
                 doubted = replace(lease, reservations=tuple(map(_doubted, lease.reservations)))
-                said = "its pools are put right"
-                ledger.save(lease, doubted, work=Work(put=(work,)), say=said, is_repair=True)
+                sentence = "its pools are put right"
+                ledger.save(lease, doubted, work=Work(put=(work,)), say=sentence, is_repair=True)
         except (NotFound, StaleWrite):
             return False  # the lease changed meanwhile: the next run finds the rest
         return True

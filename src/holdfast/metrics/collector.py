@@ -34,10 +34,10 @@ from holdfast.ports.metrics import (
     Link,
     Measures,
     Nic,
+    PolledStats,
     Process,
     Reading,
     Roster,
-    Said,
     Snapshot,
     Stats,
     Table,
@@ -475,7 +475,7 @@ class Collector:
 
     def snapshot(self) -> Snapshot:
         """Read the kernel, add the last hypervisor answers, and return a new snapshot."""
-        roster, polled = self._measures.roster(), self._measures.said()
+        roster, polled = self._measures.roster(), self._measures.polled()
         counters = self._measures.read(roster)
         now = self._clock.now()
         wall_s = now.timestamp()
@@ -533,7 +533,12 @@ class Collector:
     # values and rates
 
     def _update(
-        self, state: _GuestState, guest: Guest, counters: HostCounters, polled: Said, wall_s: float
+        self,
+        state: _GuestState,
+        guest: Guest,
+        counters: HostCounters,
+        polled: PolledStats,
+        wall_s: float,
     ) -> None:
         """Compute CPU, memory, disk and interface values of a guest from the new counters."""
         uuid = guest.facts.uuid
@@ -645,7 +650,7 @@ def _guest(state: _GuestState, stale: str) -> Reading:
 
 
 def _collect_disks(
-    state: _GuestState, guest: Guest, stale: str, polled: Said, now: float
+    state: _GuestState, guest: Guest, stale: str, polled: PolledStats, now: float
 ) -> list[Reading]:
     readings = []
     for disk in guest.facts.disks:

@@ -275,7 +275,7 @@ class Stats(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PolledStats:
     """The hypervisor's last answers. `round` grows with new answers.
 
     `silent` says why a guest has no answer.
@@ -296,7 +296,7 @@ class Measures(Protocol):
 
     def roster(self) -> Roster: ...
 
-    def said(self) -> Said: ...
+    def polled(self) -> PolledStats: ...
 
     def read(self, roster: Roster) -> HostCounters:
         """Read the kernel now: tens of microseconds per guest, without waiting."""

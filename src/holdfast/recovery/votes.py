@@ -210,7 +210,7 @@ class HostVotes:
         return Account(
             meaning,
             member,
-            at=ballot.now if ended else max(said.since for said in reports),
+            at=ballot.now if ended else max(report.since for report in reports),
             details=details,
             observations=[monitor_report.id for monitor_report in reports],
             payload=episode.plain(),

@@ -138,10 +138,10 @@ def beat(request: Request) -> Response:
     except StaleWrite as error:
         raise Unavailable("it could not be written just now, send it again") from error
     documents = scopes.held(store.alarm_rules.documents(), host, details["rule_groups"])
-    said: dict[str, Any] = {"host": host, "rules": {"version": scopes.version_of(documents)}}
+    answer: dict[str, Any] = {"host": host, "rules": {"version": scopes.version_of(documents)}}
     if (last := store.samples.wanted_of(host)) is not None:
-        said["samples"] = {"after": last}
-    return Response({"agent": said})
+        answer["samples"] = {"after": last}
+    return Response({"agent": answer})
 
 
 def index(request: Request) -> Response:
@@ -187,8 +187,10 @@ def guest_counts(request: Request) -> Mapping[str, int]:
     """Return guest counts from live agents, or from the simulation, which has no agents."""
     if request.services.sim is None:
         now, rows = request.services.store.agents.all()
-        said = {row["host"]: row["details"].get("guests") for row in rows if is_fresh(row, now)}
-        return {host: count for host, count in said.items() if count is not None}
+        guest_counts = {
+            row["host"]: row["details"].get("guests") for row in rows if is_fresh(row, now)
+        }
+        return {host: count for host, count in guest_counts.items() if count is not None}
     world: Mapping[str, Any] = request.services.sim().world()
     return {normalise(host["name"]): host["servers"] for host in world["hosts"]}
 
@@ -251,7 +253,7 @@ def show_expected(request: Request) -> Response:
 
 
 def _ids(request: Request) -> list[str]:
-    words = [word for said in request.every.get("also", ()) for word in said.split(",") if word]
+    words = [word for text in request.every.get("also", ()) for word in text.split(",") if word]
     if len(words) > MOST_ALSO:
         raise InvalidInput(f"also: {len(words)} ids; ask about {MOST_ALSO} at a time")
     try:
@@ -315,13 +317,13 @@ SAMPLES_VIEW = shape(
 def show_samples(request: Request) -> Response:
     watched_host = request.services.store.samples.samples_of(_host(request))
     hour = {"left_out": 0, "simulated": False, **history.plain(watched_host.hour)}
-    said = {
+    samples = {
         "host": watched_host.host,
         "wanted_until": plain(watched_host.wanted_until),
         "at": plain(watched_host.at),
         "fresh": watched_host.fresh,
     }
-    return Response({"samples": {**said, **hour}})
+    return Response({"samples": {**samples, **hour}})
 
 
 def want_samples(request: Request) -> Response:

@@ -133,8 +133,8 @@ def _date(asked: Mapping[str, Any], name: str) -> datetime | None:
 
 
 def _reservation(asked: Mapping[str, Any]) -> NewReservation:
-    said = http_request.parse(asked["reservation"], "reservation")
-    if not isinstance(said, dict) or not isinstance(said.get("resource_type"), str):
+    reservation = http_request.parse(asked["reservation"], "reservation")
+    if not isinstance(reservation, dict) or not isinstance(reservation.get("resource_type"), str):
         raise InvalidInput('reservation: a JSON object is wanted, with its "resource_type"')
-    spec = {key: value for key, value in said.items() if key != "resource_type"}
-    return NewReservation(said["resource_type"], spec)
+    spec = {key: value for key, value in reservation.items() if key != "resource_type"}
+    return NewReservation(reservation["resource_type"], spec)

@@ -114,8 +114,8 @@ def _seen(case: Case) -> Iterator[str]:
     yield from fence_lines(known, incident)
     yield from _proof(known, incident)
     if known.powered_on_at is not None:
-        said = f"Holdfast switched {incident.host} on, by [recovery] power_on_after"
-        yield f"{_time(known.powered_on_at, incident)}: {said}."
+        sentence = f"Holdfast switched {incident.host} on, by [recovery] power_on_after"
+        yield f"{_time(known.powered_on_at, incident)}: {sentence}."
     if returned := known.power_returned:
         how = "is in use again" if returned.in_use else "has power again"
         how = "rebooted" if returned.rebooted else how
@@ -384,8 +384,8 @@ def _times(count: int) -> str:
 
 
 def _end(sentence: str) -> str:
-    said = " ".join(sentence.split())
-    return said if said.endswith((".", "?", "!", "…")) or not said else f"{said}."
+    text = " ".join(sentence.split())
+    return text if text.endswith((".", "?", "!", "…")) or not text else f"{text}."
 
 
 def _parse(moment: str) -> datetime:

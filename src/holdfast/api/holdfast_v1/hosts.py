@@ -141,7 +141,7 @@ def show_health(request: Request) -> Response:
     if ha_matrix is None:
         raise AssertionError("who knows a host has an HA matrix")
     count = votes.count(ballot, request.services.conf.recovery.host_votes)
-    said = {name: count.observers(name) for name in (FOR, AGAINST, ABSTAIN)}
+    observers = {name: count.observers(name) for name in (FOR, AGAINST, ABSTAIN)}
     states = votes.combined(ballot.fresh, ballot.host, ha_matrix.networks)
     answer = ha_matrix.answer(states, votes.blind(ballot.fresh, ha_matrix.networks))
     seen = store.host_status.of(ballot.host)
@@ -152,7 +152,7 @@ def show_health(request: Request) -> Response:
         "action": answer.action,
         "for_s": answer.for_s,
         "sentence": answer.sentence,
-        "votes": {**said, "needed": count.needed},
+        "votes": {**observers, "needed": count.needed},
         "status": None if seen is None else _status(seen),
         "incident_id": None if incident is None else incident.id,
     }

@@ -244,10 +244,10 @@ def _told(request: Request) -> Response:
 
 def reason(request: Request, *, needed: bool = True) -> str:
     """Return the reason of an operator action; InvalidInput if needed and blank."""
-    said: str = request.body.get("reason", "").strip()
-    if needed and not said:
+    text: str = request.body.get("reason", "").strip()
+    if needed and not text:
         raise InvalidInput("reason: say why; it is kept for those who ask later")
-    return said
+    return text
 
 
 def listed(one: Listed) -> dict[str, Any]:

@@ -175,8 +175,10 @@ def register(request: Request) -> Response:
     observer, services = request.body["observer"], request.services
     token = tokens.new_token(observer, services.conf.auth.agent_secret_file)
     registration = services.store.monitors.register(observer, request.caller.user_id)
-    said = {"observer": observer, "token": token, "registered_by": registration.by}
-    return Response({"monitor": {**said, "registered_at": plain(registration.at)}}, status=201)
+    registered = {"observer": observer, "token": token, "registered_by": registration.by}
+    return Response(
+        {"monitor": {**registered, "registered_at": plain(registration.at)}}, status=201
+    )
 
 
 def unregister(request: Request) -> Response:
@@ -262,8 +264,8 @@ def shown(views: Sequence[View]) -> dict[str, Any]:
     rows = []
     for row in ha_matrix.table():
         answer = row.answer
-        said = {"action": answer.action, "for_s": answer.for_s, "sentence": answer.sentence}
-        rows.append({**_in_a_row(ha_matrix, row.health, groups.pop(row.health, [])), **said})
+        decision = {"action": answer.action, "for_s": answer.for_s, "sentence": answer.sentence}
+        rows.append({**_in_a_row(ha_matrix, row.health, groups.pop(row.health, [])), **decision})
     return {
         "networks": list(ha_matrix.networks),
         "source": ha_matrix.source,

@@ -181,21 +181,21 @@ def when(text: str, field: str) -> datetime:
 
 def _subject(body: Mapping[str, Any]) -> str:
     """Validate subject and state; return the subject with a normalised host name."""
-    said: str = body["subject"]
+    named: str = body["subject"]
     kind = body["kind"]
     if kind in observation.STATES:
         if body["state"] not in observation.STATES[kind]:
             raise InvalidInput(
                 f"state: of {kind} it is one of {', '.join(observation.STATES[kind])}"
             )
-        return observation.subject(kind, said, _host(body))
+        return observation.subject(kind, named, _host(body))
     if kind != HOST_HEALTH:
-        return said
-    if not said.startswith(HOST) or not normalise(said.removeprefix(HOST)):
+        return named
+    if not named.startswith(HOST) or not normalise(named.removeprefix(HOST)):
         raise InvalidInput(f"subject: what {HOST_HEALTH} is about is called {HOST}NAME")
     if body["state"] not in STATES:
         raise InvalidInput(f"state: of {HOST_HEALTH} it is one of {', '.join(STATES)}")
-    return f"{HOST}{normalise(said.removeprefix(HOST))}"
+    return f"{HOST}{normalise(named.removeprefix(HOST))}"
 
 
 def _host(body: Mapping[str, Any]) -> str:
@@ -213,8 +213,8 @@ def _key(body: Mapping[str, Any]) -> str:
 
     Reports with the same subject, kind, state and `since` are the same report.
     """
-    said = [body[name] for name in ("subject", "kind", "state", "since")]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    values = [body[name] for name in ("subject", "kind", "state", "since")]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def view(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -183,8 +183,8 @@ def _dead(hosts: Sequence[Host], names: Sequence[str], racks: Sequence[str]) -> 
     known = {host.rack for host in hosts if host.rack}
     for rack in racks:
         if rack not in known:
-            said = ", ".join(sorted(known)[:20]) or "none"
-            raise NotFound(f"no host is in rack {rack[:80]!r}; racks known: {said}")
+            shown = ", ".join(sorted(known)[:20]) or "none"
+            raise NotFound(f"no host is in rack {rack[:80]!r}; racks known: {shown}")
     by: dict[str, list[Host]] = {}
     for one in hosts:
         by.setdefault(short(one.name), []).append(one)

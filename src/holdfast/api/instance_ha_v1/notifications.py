@@ -89,8 +89,8 @@ def _current(order: Sequence[str], done: Sequence[str]) -> str | None:
 
 def _item(name: str, state: str, at: datetime | None, message: str) -> dict[str, Any]:
     progress = 1.0 if state == "SUCCESS" else 0.0
-    said = {"timestamp": spaced(at), "progress": str(progress), "message": message}
-    return {"name": name, "progress": progress, "state": state, "progress_details": [said]}
+    details = {"timestamp": spaced(at), "progress": str(progress), "message": message}
+    return {"name": name, "progress": progress, "state": state, "progress_details": [details]}
 
 
 _DETAILS = (1, 1)

@@ -34,8 +34,8 @@ from holdfast.ports.metrics import (
     Facts,
     Guest,
     HostCounters,
+    PolledStats,
     Roster,
-    Said,
     Stats,
 )
 from holdfast.runtime.clock import Clock
@@ -417,7 +417,7 @@ class LibvirtMeasures:
         self._files = files
         self._host, self._links, self._qemus = Host(files), Links(files, links), Qemus(files, clock)
         self._guest_roster = GuestRoster()
-        self._said = Said(interval_s=interval_s)
+        self._polled = PolledStats(interval_s=interval_s)
         self._pool = ConnectionPool(
             functools.partial(self._libvirt.openReadOnly, address), MOST_CONNECTIONS
         )
@@ -455,8 +455,8 @@ class LibvirtMeasures:
     def roster(self) -> Roster:
         return self._guest_roster.roster()
 
-    def said(self) -> Said:
-        return self._said
+    def polled(self) -> PolledStats:
+        return self._polled
 
     def read(self, roster: Roster) -> HostCounters:
         at = self._clock.monotonic()
@@ -508,8 +508,10 @@ class LibvirtMeasures:
             state, reason = stats.values.get("state.state"), stats.values.get("state.reason")
             if state is not None and reason is not None:
                 self._guest_roster.stands(uuid, *domain_xml.state(int(state), int(reason)))
-        previous: dict[str, Stats] = {u: s for u, s in self._said.stats.items() if u in requests}
-        self._said = Said(self._said.round + 1, previous | answers, silent, self._every_s)
+        previous: dict[str, Stats] = {u: s for u, s in self._polled.stats.items() if u in requests}
+        self._polled = PolledStats(
+            self._polled.round + 1, previous | answers, silent, self._every_s
+        )
 
     def _what(self, facts: Facts) -> int:
         """Return the stats groups to request.
