@@ -67,11 +67,11 @@ class Admin:
             if name not in self._commands:
                 there = ", ".join(self.names)
                 raise NotFound(f"there is no command {name[:80]!r}: there are {there}")
-            found = self._commands[name](args)
-            if isinstance(found, Mapping):
-                yield _line({"answer": found})
+            result = self._commands[name](args)
+            if isinstance(result, Mapping):
+                yield _line({"answer": result})
                 return
-            with contextlib.closing(found) as items:
+            with contextlib.closing(result) as items:
                 for item in items:
                     yield None if item is None else _line({"item": item})
             yield _line({"end": {}})

@@ -179,25 +179,25 @@ class Expectations:
 
         `watch` must have judged the same reading before.
         """
-        found = {
+        current = {
             difference.uuid: difference
             for difference in differences(comparison.expected, comparison.guests)
             if not _explained(difference, comparison, watch)
         }
         self._seen = {
             uuid: replace(
-                self._again(found[uuid], comparison, now), is_removed=uuid in watch.dismissed
+                self._again(current[uuid], comparison, now), is_removed=uuid in watch.dismissed
             )
-            for uuid in found
+            for uuid in current
         }
         events = [
             _event(difference, self._seen[uuid].at)
-            for uuid, difference in found.items()
+            for uuid, difference in current.items()
             if self._is_sure(self._seen[uuid], now)
             and difference.detail not in _differs(watch, uuid)
         ]
         _tidy(comparison, watch)
-        return [*_over(comparison, found, watch), *events]
+        return [*_over(comparison, current, watch), *events]
 
     def _again(self, difference: Difference, comparison: HostComparison, now: float) -> _Seen:
         old = self._seen.get(difference.uuid)
@@ -248,7 +248,7 @@ def _event(difference: Difference, at: datetime) -> Event:
 
 
 def _over(
-    comparison: HostComparison, found: Mapping[str, Difference], watch: GuestWatch
+    comparison: HostComparison, current: Mapping[str, Difference], watch: GuestWatch
 ) -> Iterator[Event]:
     """Yield an event for each reported difference that is resolved.
 
@@ -259,7 +259,7 @@ def _over(
     alive = {guest.uuid for guest in comparison.guests if _is_alive(guest)}
     for track in watch.tracks.values():
         for detail in sorted(track.differences):
-            still = track.uuid in found and found[track.uuid].detail == detail
+            still = track.uuid in current and current[track.uuid].detail == detail
             state = states.get(track.uuid, ELSEWHERE)
             if still or state == BUSY:
                 continue

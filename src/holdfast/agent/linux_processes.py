@@ -78,10 +78,10 @@ def _pidfile(path: str) -> str:
         return f"{path}: {error.strerror}"
     if not re.fullmatch("[0-9]{1,10}", text):
         return f"{path} has no number of a process in it"
-    found = _read(Path("/proc") / text)
-    if found is None:
+    process = _read(Path("/proc") / text)
+    if process is None:
         return f"the process {text} that {path} names is gone"
-    useless = _USELESS.get(found.state)
+    useless = _USELESS.get(process.state)
     return f"its process {text} is {useless}" if useless else ""
 
 
@@ -128,8 +128,8 @@ class _Process:
 
 def _all() -> Iterator[_Process]:
     for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and (found := _read(folder)) is not None:
-            yield found
+        if folder.name.isdigit() and (process := _read(folder)) is not None:
+            yield process
 
 
 def _read(folder: Path) -> _Process | None:

@@ -125,13 +125,13 @@ def parse(data: str | bytes, source: str) -> tuple[Service, ...]:
 class _Reading(Reading):
     def services(self, tree: Node | None) -> tuple[Service, ...]:
         if isinstance(tree, List):
-            found = [self._masakari(node) for node in self.items(tree, "processes")]
+            parsed = [self._masakari(node) for node in self.items(tree, "processes")]
         else:
             empty = "write services, or do without a file"
             root = self.root(tree, empty, "a file of services begins with `services:`")
             fields = self.fields(root, ("services",), needed=("services",)) if root else {}
-            found = [self._ours(node) for node in self.items(fields.get("services"), "services")]
-        services = [service for service in found if service is not None]
+            parsed = [self._ours(node) for node in self.items(fields.get("services"), "services")]
+        services = [service for service in parsed if service is not None]
         self._check_names(services)
         return tuple(services)
 

@@ -216,9 +216,9 @@ class _ByState(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         (gauge,) = self.describe()
         try:
-            found = self._by_state()
+            counts = self._by_state()
         except HoldfastError:
             return
         for state in _STATES:
-            gauge.add_metric([state], found.get(state, 0))
+            gauge.add_metric([state], counts.get(state, 0))
         yield gauge

@@ -38,13 +38,13 @@ def secrets(path: str) -> Sequence[bytes]:
         lines = Path(path).read_bytes().splitlines()
     except OSError as error:
         raise InvalidInput(f"[auth] agent_secret_file: {path}: {error.strerror}") from error
-    found = [line.strip() for line in lines if line.strip()]
-    if not found or any(len(one) < SHORTEST_SECRET for one in found):
+    tokens = [line.strip() for line in lines if line.strip()]
+    if not tokens or any(len(one) < SHORTEST_SECRET for one in tokens):
         raise InvalidInput(
             f"[auth] agent_secret_file: {path}: a secret of {SHORTEST_SECRET} characters or more"
             " per line is wanted, such as `openssl rand -hex 32` makes"
         )
-    return found
+    return tokens
 
 
 def agent_token(host: str, secret: bytes) -> str:
@@ -82,13 +82,13 @@ def groups_of(host: str, entries: Sequence[str]) -> list[str]:
     >>> groups_of("CMP-7.example.org", ["gpu: cmp-7, x-*", "ssd: cmp-*", "web: cmp-8"])
     ['gpu', 'ssd']
     """
-    name, found = normalise(host), []
+    name, groups = normalise(host), []
     for entry in entries:
         group, _, members = entry.partition(":")
         wanted = [one for one in map(normalise, members.split(",")) if one]
         if any(same(one, name) or fnmatchcase(name, one) for one in wanted):
-            found.append(group.strip())
-    return found
+            groups.append(group.strip())
+    return groups
 
 
 def without_agent_role(credentials: dict[str, Any]) -> dict[str, Any]:

@@ -27,20 +27,20 @@ class List(ListObjects):
     )
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
-        found = self.client.agents.list()
-        unheard = [each["host"] for each in found if not each["fresh"]]
+        agents = self.client.agents.list()
+        unheard = [each["host"] for each in agents if not each["fresh"]]
         if unheard:
             self.tell(args, f"not heard of lately: {', '.join(unheard)}")
-        return found
+        return agents
 
-    def row(self, found: Object) -> Object:
-        rules = found["rules"]
+    def row(self, agent: Object) -> Object:
+        rules = agent["rules"]
         mark = "" if rules["central"] == rules["wanted"] else " !"
         return {
-            **found,
-            "lives": "yes" if found["fresh"] else "no",
+            **agent,
+            "lives": "yes" if agent["fresh"] else "no",
             "rules": rules["version"] + mark,
-            "deaf": found["deaf"] or "no",
+            "deaf": agent["deaf"] or "no",
         }
 
 

@@ -258,22 +258,22 @@ class List(AgentCommand, ListCommand):
         for warning in warnings(answer):
             self.app.LOG.warning(warning)
         self.say(outbox_line(answer["outbox"]))
-        found = [{**guest, "since_at": guest.pop("since")} for guest in answer["guests"]]
+        guests = [{**guest, "since_at": guest.pop("since")} for guest in answer["guests"]]
         if parsed_args.formatter in ("json", "yaml"):
-            return rows((*_GUEST, "persistent", "metadata"), found)
-        columns, values = rows(_GUEST, found)
+            return rows((*_GUEST, "persistent", "metadata"), guests)
+        columns, values = rows(_GUEST, guests)
         return columns, [(*row[:-1], Faults(row[-1].machine_readable())) for row in values]
 
 
 @typed
 def _seconds(text: str) -> float:
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
-        found = -1.0
-    if not 0 < found < float("inf"):
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
         raise ValueError(f"{text!r} is no time: write seconds, more than 0")
-    return found
+    return seconds
 
 
 class Watch(AgentCommand):
@@ -437,14 +437,14 @@ def _records(asked: argparse.Namespace) -> list[Any]:
         return [{"kind": asked.event, **given}]
     if not asked.record or given:
         raise InvalidInput("name the event: --event KIND, or an event as JSON")
-    found = []
+    records = []
     for number, line in enumerate(_lines(asked.record), 1):
         try:
             if line.strip():
-                found.append(json.loads(line))
+                records.append(json.loads(line))
         except (ValueError, RecursionError) as error:
             raise InvalidInput(f"line {number} is no JSON: {error}") from error
-    return found
+    return records
 
 
 def _lines(source: str) -> Sequence[str]:
@@ -506,13 +506,13 @@ class Expect(ListCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         settings = configuration.load([], parsed_args.config).agent
         host = normalise(parsed_args.host or settings.host or socket.gethostname())
-        found, last = compared(settings, host, parsed_args.grace)
-        if not found:
+        differing, last = compared(settings, host, parsed_args.grace)
+        if not differing:
             running = sum(guest.state == "running" for guest in last.guests)
             self.say(f"nothing differs on {host}: {running} guests run as expected")
-        self.exit_code = DIFFERS if found else 0
+        self.exit_code = DIFFERS if differing else 0
         guests = {guest.uuid: guest for guest in last.guests}
-        return rows(_SHOWN, [_row(difference, guests) for difference in found])
+        return rows(_SHOWN, [_row(difference, guests) for difference in differing])
 
 
 def compared(
@@ -527,12 +527,12 @@ def compared(
         contextlib.closing(agent.expected(settings)) as cloud,
     ):
         last = compare(host, cloud, guests, real)
-        found = differences(last.expected, last.guests)
-        if not found or grace_s <= 0:
-            return found, last
+        differing = differences(last.expected, last.guests)
+        if not differing or grace_s <= 0:
+            return differing, last
         dates.sleep(grace_s)
         last = compare(host, cloud, guests, real)
-        before = {(difference.uuid, difference.detail) for difference in found}
+        before = {(difference.uuid, difference.detail) for difference in differing}
         again = differences(last.expected, last.guests)
         return [
             difference for difference in again if (difference.uuid, difference.detail) in before
@@ -541,12 +541,12 @@ def compared(
 
 def _row(one: Difference, guests: Mapping[str, Guest]) -> dict[str, Any]:
     guest = guests.get(one.uuid)
-    found = f"{guest.state} {guest.reason}" if guest else "nothing"
+    state = f"{guest.state} {guest.reason}" if guest else "nothing"
     return {
         "name": one.name,
         "uuid": one.uuid,
         "difference": one.detail,
-        "found": found,
+        "found": state,
         "cloud_says": one.why,
     }
 

@@ -307,11 +307,11 @@ def screen(snapshot: Answer, columns: int, lines: int | None = None) -> list[str
     room = len(guests) if lines is None else max(0, lines - len(head))
     if room < len(guests):
         room = max(0, room - 1)
-    found = head + [_line(guest, name, project, shown) for guest in guests[:room]]
+    printed = head + [_line(guest, name, project, shown) for guest in guests[:room]]
     left = snapshot["total"] - min(room, len(guests))
     if left > 0:
-        found.append(f"and {left} more")
-    return [fit(line, columns).rstrip() for line in found][:lines]
+        printed.append(f"and {left} more")
+    return [fit(line, columns).rstrip() for line in printed][:lines]
 
 
 def layout(guests: Sequence[Answer], columns: int) -> tuple[int, int, list[Column]]:

@@ -167,10 +167,10 @@ def _past(row: Mapping[str, Any]) -> str:
 
 def _problems(file: str, error: BadRequest) -> str:
     """Format all problems, a line each; other errors as the server sent them."""
-    found = error.details.get("problems")
-    if not isinstance(found, list):
+    problems = error.details.get("problems")
+    if not isinstance(problems, list):
         return error.message
-    return "\n".join(f"{file}:{one['line']}: {one['text']}" for one in found)
+    return "\n".join(f"{file}:{one['line']}: {one['text']}" for one in problems)
 
 
 # holdfast rule test: evaluates alarm rules on recorded samples, on the last hour of hosts, or
@@ -225,8 +225,8 @@ class Test(AgentCommand, ListCommand):
             return self._looked_back(args)
         if args.recording is None:
             given = {"text": read_text(args.file)}
-            found = admin.ask(self.place(args), "metrics.rules.test", given)
-            return rows(_TRIAL, found["trials"])
+            answer = admin.ask(self.place(args), "metrics.rules.test", given)
+            return rows(_TRIAL, answer["trials"])
         return self._replayed(args, rules)
 
     def _looked_back(self, args: argparse.Namespace) -> Table:

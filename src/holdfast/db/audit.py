@@ -108,8 +108,8 @@ class AuditStore:
         order = a.id.asc() if onwards else a.id.desc()
         query = sa.select(audit).where(*_where(wanted)).order_by(order).limit(wanted.limit)
         with self._db.read() as conn:
-            found = [dict(row) for row in conn.execute(query).mappings()]
-        return found[::-1] if onwards else found
+            lines = [dict(row) for row in conn.execute(query).mappings()]
+        return lines[::-1] if onwards else lines
 
     def pages(self, wanted: Wanted) -> Iterator[Sequence[Line]]:
         """Yield all lines in portions, so that neither a transaction nor memory holds all lines."""
@@ -128,12 +128,12 @@ class AuditStore:
         name = re.compile(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", re.IGNORECASE)
         wanted = Wanted(text=host, since=since, until=until)
         ours = *_where(wanted), _as_word(host), ~a.subject.startswith(_INCIDENT)
-        found: list[Line] = []
+        lines: list[Line] = []
         last = 0
-        while len(found) < most and (page := self._from(last, ours)):
-            found += [one for one in page if name.search(one["sentence"])]
+        while len(lines) < most and (page := self._from(last, ours)):
+            lines += [one for one in page if name.search(one["sentence"])]
             last = page[-1]["id"]
-        return found[:most]
+        return lines[:most]
 
     def _from(self, last: int, ours: Sequence[sa.ColumnElement[bool]]) -> Sequence[Line]:
         query = sa.select(audit).where(a.id > last, *ours).order_by(a.id).limit(PORTION)
@@ -153,28 +153,28 @@ class AuditStore:
 
 
 def _where(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
-    found: list[sa.ColumnElement[bool]] = []
+    conditions: list[sa.ColumnElement[bool]] = []
     if wanted.subject is not None:
         kind = wanted.subject.endswith(":")
         same = a.subject.startswith(wanted.subject, autoescape=True)
-        found.append(same if kind else a.subject == wanted.subject)
+        conditions.append(same if kind else a.subject == wanted.subject)
     if wanted.actor is not None:
-        found.append(a.actor == wanted.actor)
+        conditions.append(a.actor == wanted.actor)
     if wanted.project is not None:
-        found.append(a.project_id == wanted.project)
+        conditions.append(a.project_id == wanted.project)
     if wanted.kind is not None:
-        found.append(a.kind == wanted.kind)
+        conditions.append(a.kind == wanted.kind)
     if wanted.text is not None:
-        found.append(a.sentence.icontains(wanted.text, autoescape=True))
+        conditions.append(a.sentence.icontains(wanted.text, autoescape=True))
     if wanted.since is not None:
-        found.append(a.at >= wanted.since)
+        conditions.append(a.at >= wanted.since)
     if wanted.until is not None:
-        found.append(a.at < wanted.until)
+        conditions.append(a.at < wanted.until)
     if wanted.older_than is not None:
-        found.append(a.id < wanted.older_than)
+        conditions.append(a.id < wanted.older_than)
     if wanted.newer_than is not None:
-        found.append(a.id > wanted.newer_than)
-    return found
+        conditions.append(a.id > wanted.newer_than)
+    return conditions
 
 
 def _as_word(name: str) -> sa.ColumnElement[bool]:

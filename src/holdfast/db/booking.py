@@ -111,12 +111,12 @@ def spares(conn: Connection) -> tuple[Spare, ...]:
 
 
 def _spares(rows: Iterable[Any]) -> Iterable[Spare]:
-    found: dict[tuple[str, str, int], set[int]] = {}
+    by_segment: dict[tuple[str, str, int], set[int]] = {}
     for uuid, name, kept, host_id in rows:
-        members = found.setdefault((uuid, name, kept), set())
+        members = by_segment.setdefault((uuid, name, kept), set())
         if host_id is not None:
             members.add(host_id)
-    return [Spare(*about, frozenset(members)) for about, members in found.items()]
+    return [Spare(*about, frozenset(members)) for about, members in by_segment.items()]
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def eaten(conn: Connection, ids: Collection[str], booking: Booking, now: datetim
 
     The caller holds the row locks of these segments.
     """
-    found: set[str] = set()
+    segments: set[str] = set()
     for spare in _spares(conn.execute(_OF_SOME, {"ids": sorted(ids)})):
         windows = [
             allocation.held for allocation in booking.after if allocation.host_id in spare.hosts
@@ -143,8 +143,10 @@ def eaten(conn: Connection, ids: Collection[str], booking: Booking, now: datetim
         start = max(now, min(window.start for window in windows))
         end = max(window.end for window in windows)
         if start < end and _leaves_too_few(conn, spare, booking, start, end):
-            found.add(f"what segment {spare.name} may give beside the {spare.kept} it keeps free")
-    return found
+            segments.add(
+                f"what segment {spare.name} may give beside the {spare.kept} it keeps free"
+            )
+    return segments
 
 
 def _leaves_too_few(
@@ -170,12 +172,12 @@ def _leaves_too_few(
 def _with(
     others: Mapping[int, Sequence[Span]], spare: Spare, own: Iterable[Allocation]
 ) -> Mapping[int, Sequence[Span]]:
-    found = {host_id: list(spans) for host_id, spans in others.items()}
+    spans_of = {host_id: list(spans) for host_id, spans in others.items()}
     for allocation in own:
         if allocation.host_id is not None and allocation.host_id in spare.hosts:
             span = allocation.held.start.timestamp(), allocation.held.end.timestamp()
-            found.setdefault(allocation.host_id, []).append(span)
-    return found
+            spans_of.setdefault(allocation.host_id, []).append(span)
+    return spans_of
 
 
 class FailoverStore:
@@ -438,14 +440,14 @@ def _others(
 
 def _room(conn: Connection, ids: Collection[int]) -> tuple[dict[int, Mapping[str, int]], set[str]]:
     """Return the capacity of reservable hosts by id, and their segments with spare hosts."""
-    found: dict[int, Mapping[str, int]] = {}
+    capacities: dict[int, Mapping[str, int]] = {}
     guarded: set[str] = set()
     for some in portions(ids):
         for host_id, segment, *about in conn.execute(_ROOM, {"ids": some}):
-            found[host_id] = capacity(*about)
+            capacities[host_id] = capacity(*about)
             if segment is not None:
                 guarded.add(segment)
-    return found, guarded
+    return capacities, guarded
 
 
 def _lost_things(conn: Connection, wanted: Sequence[Allocation], own: Sequence[str]) -> set[str]:
@@ -469,11 +471,11 @@ def _lost_things(conn: Connection, wanted: Sequence[Allocation], own: Sequence[s
 def _withdrawn(conn: Connection, keys: Collection[str]) -> set[str]:
     """Return the keys of floating IPs that are not enrolled any more."""
     ids = {floatingip.id_of(key): key for key in keys if floatingip.is_key(key)}
-    found: set[str] = set()
+    present: set[str] = set()
     for some in portions(ids):
         query = sa.select(floatingips.c.id).where(floatingips.c.id.in_(some))
-        found.update(conn.execute(query).scalars())
-    return {key for one, key in ids.items() if one not in found}
+        present.update(conn.execute(query).scalars())
+    return {key for one, key in ids.items() if one not in present}
 
 
 def lock_resource(conn: Connection, key: str) -> None:

@@ -129,8 +129,8 @@ class CapacityCache:
     def _renew_lines(self, conn: Connection, ids: Collection[int], now: datetime) -> None:
         for some in portions(ids):
             holds: dict[int, _Holds] = {host_id: ([], [], []) for host_id in some}
-            found = conn.execute(_HOLDS, {"ids": list(some), "now": now})
-            for rows in found.partitions(ROWS):
+            result = conn.execute(_HOLDS, {"ids": list(some), "now": now})
+            for rows in result.partitions(ROWS):
                 for host_id, start, end, slots, takes in rows:
                     starts, ends, parts = holds[host_id]
                     starts.append((start - _EPOCH).total_seconds())

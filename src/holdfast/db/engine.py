@@ -154,9 +154,9 @@ class Database:
                     return self.now(own)
             read_at, value = self._read_clock(conn)
             age = self.clock.monotonic() - read_at
-        found = value + timedelta(seconds=age)
-        if not found < self._told < found + UNSURE:
-            self._told = found
+        estimate = value + timedelta(seconds=age)
+        if not estimate < self._told < estimate + UNSURE:
+            self._told = estimate
         return self._told
 
     def _read_clock(self, conn: Connection) -> tuple[float, datetime]:

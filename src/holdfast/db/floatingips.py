@@ -36,14 +36,14 @@ class FloatingIpStore:
             return _one(conn, floatingip_id)
 
     def thing_holds(self, keys: Collection[str], window: Window) -> Sequence[tuple[str, Window]]:
-        found: list[tuple[str, Window]] = []
+        held: list[tuple[str, Window]] = []
         with self._db.read() as conn:
             for some in portions(keys):
                 query = sa.select(a.thing, a.held_from, a.held_until).where(
                     a.thing.in_(some), a.held_until > window.start, a.held_from < window.end
                 )
-                found += [(key, Window(start, end)) for key, start, end in conn.execute(query)]
-        return found
+                held += [(key, Window(start, end)) for key, start, end in conn.execute(query)]
+        return held
 
     def things_not_given_back(self, keys: Collection[str], *, besides: str) -> Collection[str]:
         late: set[str] = set()

@@ -33,16 +33,16 @@ HOST = "physical:host"
 
 
 def read(conn: Connection, ids: Sequence[int]) -> dict[int, dict[str, str]]:
-    found: dict[int, dict[str, str]] = {}
+    capabilities: dict[int, dict[str, str]] = {}
     if not ids:
-        return found
+        return capabilities
     c = host_capabilities.c
     query = sa.select(c.host_id, c.name, c.text)
     if len(ids) <= 500:  # beyond that, reading all is cheaper than naming them
         query = query.where(c.host_id.in_(ids))
     for host_id, name, text in conn.execute(query):
-        found.setdefault(host_id, {})[name] = text
-    return found
+        capabilities.setdefault(host_id, {})[name] = text
+    return capabilities
 
 
 def write(conn: Connection, host_id: int, capabilities: Mapping[str, str], now: datetime) -> None:
@@ -169,13 +169,13 @@ def load(conn: Connection, *where: Any, most: int | None = None) -> list[Host]:
 
 
 def _traits(conn: Connection, ids: Sequence[int]) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
+    traits: dict[int, list[str]] = {}
     query = sa.select(host_traits.c.host_id, host_traits.c.trait)
     if len(ids) <= 500:  # beyond that, reading all is cheaper than naming them
         query = query.where(host_traits.c.host_id.in_(ids))
     for host_id, trait in conn.execute(query):
-        found.setdefault(host_id, []).append(trait)
-    return found
+        traits.setdefault(host_id, []).append(trait)
+    return traits
 
 
 def write_traits(conn: Connection, host_id: int, traits: frozenset[str]) -> None:

@@ -74,14 +74,14 @@ class HostStatusStore:
     def change(self, changes: Sequence[StatusChange], repair: Repair | None) -> set[int]:
         def action(conn: Connection) -> set[int]:
             now = self._db.now(conn)
-            found = _taken(conn, [status_change.host_id for status_change in changes])
+            rows = _taken(conn, [status_change.host_id for status_change in changes])
             fresh = [
                 status_change
                 for status_change in changes
-                if _is_still(found.get(status_change.host_id), status_change.old)
+                if _is_still(rows.get(status_change.host_id), status_change.old)
             ]
             for one in fresh:
-                _write(conn, one, found[one.host_id].uuid, now)
+                _write(conn, one, rows[one.host_id].uuid, now)
             moved = any(
                 status_change.old.usable != status_change.new.usable for status_change in fresh
             )
@@ -103,9 +103,9 @@ class HostStatusStore:
         """Return the host with this name or uuid; None if no host or several hosts match."""
         query = _SHOWN.where(sa.or_(by_name(name), h.uuid == name))
         with self._db.read() as conn:
-            found = [_shown_row(row) for row in conn.execute(query)]
-        exact = [one for one in found if normalise(one.name) == normalise(name)]
-        return (exact or found)[0] if len(exact or found) == 1 else None
+            alike = [_shown_row(row) for row in conn.execute(query)]
+        exact = [one for one in alike if normalise(one.name) == normalise(name)]
+        return (exact or alike)[0] if len(exact or alike) == 1 else None
 
     def by_state(self) -> Mapping[str, int]:
         query = sa.select(h.state, sa.func.count()).group_by(h.state)
@@ -148,13 +148,13 @@ class HostStatusStore:
 
 def _taken(conn: Connection, ids: Sequence[int]) -> dict[int, Any]:
     """Return the rows of these hosts, locked until the commit, in the same order for all."""
-    found: dict[int, Any] = {}
+    rows: dict[int, Any] = {}
     for some in portions(sorted(ids)):
         query = sa.select(*_STATUS).where(h.id.in_(some)).order_by(h.id)
         if conn.dialect.name != "sqlite":
             query = query.with_for_update()
-        found |= {row.id: row for row in conn.execute(query)}
-    return found
+        rows |= {row.id: row for row in conn.execute(query)}
+    return rows
 
 
 def _is_still(row: Any, old: HostStatus) -> bool:

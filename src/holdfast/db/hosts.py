@@ -47,13 +47,13 @@ class HostStore:
 
     def host(self, ref: str) -> Host:
         with self._db.read() as conn:
-            found = load(conn, h.enrolled.is_(True), named(ref))
-        if len(found) > 1:
-            names = ", ".join(host.hypervisor_hostname for host in found)
+            hosts = load(conn, h.enrolled.is_(True), named(ref))
+        if len(hosts) > 1:
+            names = ", ".join(host.hypervisor_hostname for host in hosts)
             raise Conflict(f"{ref} means several hosts ({names}): use the id or the full name")
-        if not found:
+        if not hosts:
             raise NotFound(f"Object with {{'host_id': {ref!r}}} not found")
-        return found[0]
+        return hosts[0]
 
     def enrolled(self, *, after: int = 0, most: int | None = None) -> Sequence[Host]:
         with self._db.read() as conn:
@@ -98,7 +98,7 @@ class HostStore:
         besides: str = "",
         most: int = 10,
     ) -> Sequence[Obstacle]:
-        found: list[Any] = []
+        rows_of: list[Any] = []
         with self._db.read() as conn:
             for some in portions(hosts):
                 bound = {
@@ -108,13 +108,13 @@ class HostStore:
                     "most": most + 1,
                 }
                 rows = conn.execute(_OBSTACLES, bound).all()
-                found += [row for row in rows if row.id != besides]
-        found.sort(key=lambda row: row.until)
+                rows_of += [row for row in rows if row.id != besides]
+        rows_of.sort(key=lambda row: row.until)
         return [
             Obstacle(row.until, row.hosts, row.id, row.name)
             if row.project_id == project_id
             else Obstacle(row.until, row.hosts)
-            for row in found[:most]
+            for row in rows_of[:most]
         ]
 
     def late_hosts(self) -> set[int]:
@@ -251,13 +251,13 @@ class HostStore:
 
         def action(conn: Connection) -> bool:
             now = self._db.now(conn)
-            found = load(conn, h.id == host_id, h.enrolled.is_(True))
+            present = load(conn, h.id == host_id, h.enrolled.is_(True))
             new = columns(host)
             query = sa.select(*(h[name] for name in new)).where(h.id == host_id)
             old = conn.execute(query).mappings().first()
-            if not found or old is None:
+            if not present or old is None:
                 return False  # withdrawn meanwhile
-            if dict(old) == new and found[0].traits == host.traits:
+            if dict(old) == new and present[0].traits == host.traits:
                 return False
             _change(conn, host_id, now, **new)
             write_traits(conn, host_id, host.traits)

@@ -86,10 +86,10 @@ class CaseStore:
         s = segments.c
         query = sa.select(s.uuid).where(sa.or_(s.uuid == ref, s.name == ref))
         with self._db.read() as conn:
-            found = conn.execute(query.order_by(s.uuid != ref)).scalar()
-        if found is None:
+            segment = conn.execute(query.order_by(s.uuid != ref)).scalar()
+        if segment is None:
             raise NotFound(f"no segment has the name or id {ref[:80]!r}: openstack segment list")
-        return str(found)
+        return str(segment)
 
     def segment_names(self) -> Mapping[str, str]:
         with self._db.read() as conn:
@@ -183,22 +183,22 @@ def _agents_reports(conn: Connection, incident: Incident) -> list[Row]:
 
 
 def _where(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
-    found = []
+    conditions = []
     if wanted.status is not None:
-        found.append(i.status == wanted.status)
+        conditions.append(i.status == wanted.status)
     if wanted.kind is not None:
-        found.append(i.kind == wanted.kind)
+        conditions.append(i.kind == wanted.kind)
     if wanted.segment is not None:
-        found.append(i.details["segment"].as_string() == wanted.segment)
+        conditions.append(i.details["segment"].as_string() == wanted.segment)
     if wanted.host is not None:  # a rough filter: `_is_on` checks the rest
         name = sa.func.lower(i.details["host"].as_string())
-        found.append(name.startswith(short(wanted.host), autoescape=True))
+        conditions.append(name.startswith(short(wanted.host), autoescape=True))
     if wanted.since is not None:
-        found.append(i.opened_at >= wanted.since)
+        conditions.append(i.opened_at >= wanted.since)
     if wanted.is_open is not None:
         living = i.status.in_(model.LIVING)
-        found.append(living if wanted.is_open else ~living)
-    return found
+        conditions.append(living if wanted.is_open else ~living)
+    return conditions
 
 
 def _after(conn: Connection, marker: str) -> sa.ColumnElement[bool]:
@@ -218,15 +218,15 @@ def _segment_names(conn: Connection) -> dict[str, str]:
 
 
 def _counts(conn: Connection, ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     query = (
         sa.select(v.incident_id, v.status, sa.func.count())
         .where(v.incident_id.in_(ids))
         .group_by(v.incident_id, v.status)
     )
     for incident_id, status, count in conn.execute(query):
-        found.setdefault(incident_id, {})[status] = count
-    return found
+        counts.setdefault(incident_id, {})[status] = count
+    return counts
 
 
 def _work(conn: Connection, incident_id: str) -> Row | None:

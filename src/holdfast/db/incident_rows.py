@@ -176,14 +176,14 @@ def larger(incident: Incident, others: Sequence[Incident]) -> Incident | None:
 
 
 def starts_of(others: Sequence[Incident], domain: str, mine: Incident) -> list[datetime]:
-    found = (
+    starts = (
         incident.progress.started_at
         for incident in others
         if incident.kind == model.HOST
         and incident.id != mine.id
         and incident.host_progress.domain == domain
     )
-    return sorted(at for at in found if at)
+    return sorted(at for at in starts if at)
 
 
 def before(others: Sequence[Incident], mine: Incident) -> list[datetime]:

@@ -326,9 +326,9 @@ class LeaseStore:
 
     def lease(self, lease_id: str) -> Lease:
         with self._db.read() as conn:
-            found = whole(conn, lease_id)
-        if found is not None:
-            return found
+            lease = whole(conn, lease_id)
+        if lease is not None:
+            return lease
         raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
 
     def with_events(
@@ -368,9 +368,9 @@ class LeaseStore:
 
     def pool_changes(self, since: datetime) -> Mapping[str, datetime]:
         with self._db.read() as conn:
-            found = {name: at for name, at in conn.execute(_NEWS, {"since": since})}
+            changes = {name: at for name, at in conn.execute(_NEWS, {"since": since})}
             at = conn.execute(_NEWS_OF_HOSTS, {"since": since}).scalar_one()
-            return {**found, "": at} if at else found
+            return {**changes, "": at} if at else changes
 
     # writes
 

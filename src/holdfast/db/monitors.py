@@ -151,10 +151,10 @@ class MonitorStore:
         if known is not None and known[0] == row.digest:
             return known[1]
         query = sa.select(m.digest, m.body).where(m.observer == row.observer)
-        found = conn.execute(query).one()
-        read = picture(found.body)
+        stored = conn.execute(query).one()
+        read = picture(stored.body)
         with self._lock:
-            self._pictures[row.observer] = found.digest, read
+            self._pictures[row.observer] = stored.digest, read
         return read
 
 
@@ -234,8 +234,8 @@ class VoteStore:
     def is_known(self, host: str) -> bool:
         query = sa.select(hosts.c.name).where(by_name(host))
         with self._db.read() as conn:
-            found = conn.execute(query).scalars().all()
-        return normalise(host) in found or len(found) == 1
+            names = conn.execute(query).scalars().all()
+        return normalise(host) in names or len(names) == 1
 
     def remember(
         self, claim: Claim, payload: Mapping[str, Any], say: str, then: Sequence[Operation] = ()

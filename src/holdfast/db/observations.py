@@ -93,12 +93,14 @@ class ObservationStore:
                 _queue(conn, id_, report, now)
             elif row is None and report is not None:
                 ingest_alarm(conn, self._db.publisher, id_, report, now)
-            found = row or conn.execute(sa.select(observations).where(b.id == id_)).mappings().one()
+            stored = (
+                row or conn.execute(sa.select(observations).where(b.id == id_)).mappings().one()
+            )
             if row is None and (
                 event := observations_model.announced(values["kind"], values["state"])
             ):
-                put(conn, self._db.publisher.observation(event, dict(found), now), now)
-            return dict(found), row is None
+                put(conn, self._db.publisher.observation(event, dict(stored), now), now)
+            return dict(stored), row is None
 
         return self._db.retry(action)
 
@@ -303,8 +305,8 @@ def words(conn: Connection, names: Iterable[str]) -> Mapping[str, Sequence[Monit
 def known_name(conn: Connection, name: str) -> str:
     """Return our name of the host; the same name if no host or several hosts match."""
     own = normalise(name)
-    found = conn.execute(sa.select(h.name).where(by_name(own))).scalars().all()
-    return found[0] if len(found) == 1 else own
+    names = conn.execute(sa.select(h.name).where(by_name(own))).scalars().all()
+    return names[0] if len(names) == 1 else own
 
 
 def belong(conn: Connection, ids: Sequence[str], incident_id: str, now: datetime) -> None:

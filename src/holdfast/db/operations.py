@@ -529,7 +529,7 @@ def _with_steps(
 
 
 def _done_steps(conn: Connection, ids: Iterable[str]) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
+    steps: dict[str, set[str]] = {}
     for operation_id, name in conn.execute(_STEPS, {"its_ids": list(ids)}):
-        found.setdefault(operation_id, set()).add(name)
-    return {key: frozenset(names) for key, names in found.items()}
+        steps.setdefault(operation_id, set()).add(name)
+    return {key: frozenset(names) for key, names in steps.items()}

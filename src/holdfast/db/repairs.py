@@ -203,8 +203,8 @@ class RepairStore:
             pauses.c.expires_at > sa.bindparam("now"),
         )
         with self._db.read() as conn:
-            found = conn.execute(query, {"now": self._db.now(conn)}).scalars()
-            return {one.removeprefix(scope).removeprefix(":") for one in found}
+            scopes = conn.execute(query, {"now": self._db.now(conn)}).scalars()
+            return {one.removeprefix(scope).removeprefix(":") for one in scopes}
 
 
 def _scope(what: str) -> str:

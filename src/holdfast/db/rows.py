@@ -58,7 +58,7 @@ class Mapper(Generic[T]):
 
     def row(self, value: T) -> dict[str, Any]:
         """Return the columns of a dataclass, to be written."""
-        found = dict(zip(self.names, self._get(value), strict=True))
+        columns = dict(zip(self.names, self._get(value), strict=True))
         for name in self._json:
-            found[name] = dict(found[name])
-        return found
+            columns[name] = dict(columns[name])
+        return columns

@@ -53,14 +53,14 @@ def know(conn: Connection, host: CloudHost, region: str, now: datetime) -> int:
     query = query.where(sa.or_(h.uuid == host.uuid, by_name(host.service_host)))
     rows = conn.execute(query.order_by(h.id)).all()
     same = [row for row in rows if row.uuid == host.uuid] or [r for r in rows if r.name == name]
-    found = next(iter(same or (rows if len(rows) == 1 else [])), None)
-    if found is not None and found.enrolled:
-        return int(found.id)
+    known = next(iter(same or (rows if len(rows) == 1 else [])), None)
+    if known is not None and known.enrolled:
+        return int(known.id)
     values = {**columns(host), "uuid": host.uuid, "region": region, "touched_at": now}
-    if found is not None:
-        changed = sa.update(hosts).where(h.id == found.id, h.enrolled.is_(False))
+    if known is not None:
+        changed = sa.update(hosts).where(h.id == known.id, h.enrolled.is_(False))
         conn.execute(changed.values(**values, updated_at=now, generation=h.generation + 1))
-        host_id = int(found.id)
+        host_id = int(known.id)
     else:
         (host_id,) = conn.execute(
             sa.insert(hosts).values(**values, created_at=now)
@@ -355,12 +355,12 @@ class SegmentStore:
 def find(conn: Connection, name: str) -> SegmentHost | None:
     """Return the segment host with this host name, within the caller's transaction."""
     rows = conn.execute(_MEMBERS.where(by_name(name)).order_by(m.id)).mappings().all()
-    found = [_member(row) for row in rows]
-    exact = [segment_host for segment_host in found if segment_host.key == normalise(name)]
-    if len(exact or found) > 1:
-        names = ", ".join(segment_host.name for segment_host in found)
+    members = [_member(row) for row in rows]
+    exact = [segment_host for segment_host in members if segment_host.key == normalise(name)]
+    if len(exact or members) > 1:
+        names = ", ".join(segment_host.name for segment_host in members)
         raise Conflict(f"{name} means several hosts ({names}): use the full name")
-    return next(iter(exact or found), None)
+    return next(iter(exact or members), None)
 
 
 def set_member(

@@ -184,21 +184,21 @@ class WallStore:
 
 
 def _held(rows: Iterable[Any]) -> dict[int, list[Held]]:
-    found: dict[int, list[Held]] = {}
+    holds: dict[int, list[Held]] = {}
     for host_id, lease_id, name, project, slots, _type, missing, changed in rows:
         one = Held(lease_id, name, project, slots, missing, changed)
-        if one not in found.setdefault(host_id, []):
-            found[host_id].append(one)
-    return found
+        if one not in holds.setdefault(host_id, []):
+            holds[host_id].append(one)
+    return holds
 
 
 def _last(conn: Connection, subjects: Sequence[str]) -> dict[str, Incident]:
     """Return the last incident of each host not up: a host may stay fenced after its incident."""
-    found = {}
+    incidents = {}
     for some in portions(subjects):
         for row in conn.execute(_LAST, {"subjects": list(some)}).mappings():
-            found[str(row["subject"])] = incident_of(row)
-    return found
+            incidents[str(row["subject"])] = incident_of(row)
+    return incidents
 
 
 # Search of hosts, leases and incidents by part of a name or id.
@@ -488,12 +488,12 @@ class CalendarStore:
         count = sa.func.count(a.id)
         many = sa.select(a.host_id).where(*span).group_by(a.host_id).having(count > most)
         with self._db.read() as conn:
-            found = conn.execute(many).scalars().all() if host_ids else ()
-            if not found:
+            shown = conn.execute(many).scalars().all() if host_ids else ()
+            if not shown:
                 return (), ()
-            of_them = a.host_id.in_(found), *span[1:]
+            of_them = a.host_id.in_(shown), *span[1:]
             when = sa.select(a.host_id, a.held_from, a.held_until).where(*of_them)
-            return found, conn.execute(when.order_by(a.held_from)).all()
+            return shown, conn.execute(when.order_by(a.held_from)).all()
 
     def leases(
         self, project_id: str | None, start: datetime, end: datetime, offset: int, limit: int
@@ -556,11 +556,11 @@ class CalendarStore:
 
 
 def _where(which: Which) -> list[sa.ColumnElement[bool]]:
-    found: list[sa.ColumnElement[bool]] = [h.enrolled.is_(True)]
+    conditions: list[sa.ColumnElement[bool]] = [h.enrolled.is_(True)]
     if which.rack:
-        found.append(h.rack == which.rack)
+        conditions.append(h.rack == which.rack)
     if which.zone:
-        found.append(h.zone == which.zone)
+        conditions.append(h.zone == which.zone)
     if which.text:
-        found.append(h.name.icontains(which.text, autoescape=True))
-    return found
+        conditions.append(h.name.icontains(which.text, autoescape=True))
+    return conditions

@@ -210,8 +210,8 @@ def moves_of(conn: Connection, incident_id: str) -> list[ServerMove]:
 def leaving(conn: Connection, host: str) -> list[ServerMove]:
     """Return the unfinished moves off the host, of all incidents."""
     query = _IN_ORDER.where(v.status.in_([PENDING, ONGOING]))
-    found = (_move(row) for row in conn.execute(query).mappings())
-    return [server_move for server_move in found if same(server_move.source_host, host)]
+    moves = (_move(row) for row in conn.execute(query).mappings())
+    return [server_move for server_move in moves if same(server_move.source_host, host)]
 
 
 def keep(conn: Connection, incident_id: str, now: datetime) -> None:

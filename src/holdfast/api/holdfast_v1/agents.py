@@ -148,19 +148,19 @@ def index(request: Request) -> Response:
     store = request.services.store
     now, rows = store.agents.all()
     documents = store.alarm_rules.documents()
-    found = []
+    views = []
     for row in rows:
         groups = groups_of(request, row["host"])
         wanted = scopes.held(documents, row["host"], groups)
-        found.append(_view(row, now, scopes.version_of(wanted), groups))
-    return Response({"agents": found})
+        views.append(_view(row, now, scopes.version_of(wanted), groups))
+    return Response({"agents": views})
 
 
 def rules(request: Request) -> Response:
     """Return the alarm rules in force for a host; agents read the rules of their own host only."""
     host, store = own_host(request), request.services.store
-    found: Merged = scopes.merged(store.alarm_rules.documents(), host, groups_of(request, host))
-    shown = {"version": found.version, "text": found.text, "origins": dict(found.origins)}
+    merged: Merged = scopes.merged(store.alarm_rules.documents(), host, groups_of(request, host))
+    shown = {"version": merged.version, "text": merged.text, "origins": dict(merged.origins)}
     return Response({"alarm_rules": {"host": host, **shown}})
 
 

@@ -44,8 +44,8 @@ VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
 def index(request: Request) -> Response:
-    found = request.services.store.audit.list_all(wanted(request))
-    return Response({"audit": [view(row) for row in found]})
+    lines = request.services.store.audit.list_all(wanted(request))
+    return Response({"audit": [view(row) for row in lines]})
 
 
 def wanted(request: Request) -> Wanted:

@@ -75,18 +75,18 @@ def show(request: Request) -> Response:
     return Response({"availability": view(availability)})
 
 
-def view(found: Availability) -> dict[str, Any]:
-    refusal = found.refusal
+def view(availability: Availability) -> dict[str, Any]:
+    refusal = availability.refusal
     return {
-        "fits": found.fits,
-        "amount": found.amount,
+        "fits": availability.fits,
+        "amount": availability.amount,
         "windows": [
             {
                 "start_date": plain(available.window.start),
                 "end_date": plain(available.window.end),
                 "amount": available.amount,
             }
-            for available in found.windows
+            for available in availability.windows
         ],
         "why_not": None if refusal is None else {"message": refusal.message, **refusal.details},
     }

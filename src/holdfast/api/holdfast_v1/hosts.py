@@ -68,8 +68,8 @@ WHOLE_HEALTH = shape(
 
 
 def index(request: Request) -> Response:
-    found = request.services.store.host_status.shown(state=request.query.get("state"))
-    return Response({"hosts": [view(one) for one in found]})
+    statuses = request.services.store.host_status.shown(state=request.query.get("state"))
+    return Response({"hosts": [view(one) for one in statuses]})
 
 
 def view(seen: HostStatusRow) -> dict[str, Any]:

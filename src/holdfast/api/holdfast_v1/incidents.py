@@ -295,15 +295,15 @@ def _steps(case: Case) -> list[dict[str, Any]]:
 
     A site may replace a built-in step by a step of its own.
     """
-    found = [_picked(_STEP, row) for row in case.done]
+    steps = [_picked(_STEP, row) for row in case.done]
     if not case.incident.is_open or case.work is None:
-        return found
+        return steps
     ours = list(STEPS[case.incident.kind])
     known = [ours.index(row["name"]) for row in case.done if row["name"] in ours]
     left = ours[max(known, default=-1) + 1 :]
     for place, name in enumerate(left):
         now = place == 0 and case.work["status"] in OPEN
-        found.append(
+        steps.append(
             {
                 "name": name,
                 "status": "under way" if now else "to come",
@@ -311,7 +311,7 @@ def _steps(case: Case) -> list[dict[str, Any]]:
                 "sentence": case.work["sentence"] if now else "",
             }
         )
-    return found
+    return steps
 
 
 def _event(event: timeline.Event) -> dict[str, Any]:

@@ -143,8 +143,8 @@ def _segments(request: Request, hosts: Sequence[Host], after: what_if.After) -> 
     if not request.allowed(FAILOVER):
         return ()
     kept = {capacity.name: capacity.kept for capacity in request.services.store.failover.report()}
-    found = what_if.left(hosts, after, what_if.SEGMENT, kept)
-    return [one for one in found if one.kept]
+    segments = what_if.left(hosts, after, what_if.SEGMENT, kept)
+    return [one for one in segments if one.kept]
 
 
 def _hosts(request: Request) -> list[Host]:

@@ -56,8 +56,8 @@ def page(request: Request) -> Page:
 
 def filters(request: Request, texts: Sequence[str], flags: Sequence[str] = ()) -> dict[str, Any]:
     """Return the filters of the query; InvalidInput if a flag is neither true nor false."""
-    found: dict[str, Any] = {name: request.query[name] for name in texts if name in request.query}
-    return found | {
+    given: dict[str, Any] = {name: request.query[name] for name in texts if name in request.query}
+    return given | {
         name: truth(request.query[name], name) for name in flags if name in request.query
     }
 

@@ -157,12 +157,12 @@ def create(request: Request) -> Response:
     return Response({"notification": shown}, status=202)
 
 
-def _hostnames(request: Request, found: Sequence[Notification]) -> Mapping[str, str]:
+def _hostnames(request: Request, notifications: Sequence[Notification]) -> Mapping[str, str]:
     """Return host names by segment host id; empty below version 1.4."""
-    if request.microversion < OURS or not found:
+    if request.microversion < OURS or not notifications:
         return {}
     return request.services.store.notifications.hostnames(
-        [notification.segment_host_uuid for notification in found]
+        [notification.segment_host_uuid for notification in notifications]
     )
 
 
@@ -198,8 +198,8 @@ def list_vmoves(request: Request) -> Response:
             f" {COMPUTE_HOST} only"
         )
     where = filters(request, ("status", "type"))
-    found = request.services.store.notifications.vmoves(parent, where, page(request))
-    return Response({"vmoves": [vmove_view(row, parent, request.microversion) for row in found]})
+    rows = request.services.store.notifications.vmoves(parent, where, page(request))
+    return Response({"vmoves": [vmove_view(row, parent, request.microversion) for row in rows]})
 
 
 def show_vmove(request: Request) -> Response:

@@ -119,14 +119,14 @@ def _capability(key: str, value: Any) -> str:
 
 def _allocations(request: Request, host_id: int | None = None) -> Iterable[dict[str, Any]]:
     """Return the allocations of every enrolled host; filters drop reservations, not hosts."""
-    found: dict[int, list[Mapping[str, Any]]] = {}
+    allocations: dict[int, list[Mapping[str, Any]]] = {}
     rows = request.services.store.ledger.allocations(
         host_id=host_id,
         lease_id=request.query.get("lease_id"),
         reservation_id=request.query.get("reservation_id"),
     )
     for row in rows:
-        held = found.setdefault(row["host_id"], [])
+        held = allocations.setdefault(row["host_id"], [])
         if row["reservation_id"] is None:
             continue
         held.append(
@@ -137,7 +137,7 @@ def _allocations(request: Request, host_id: int | None = None) -> Iterable[dict[
                 "end_date": lease_date(row["end_date"]),
             }
         )
-    return ({"resource_id": str(i), "reservations": held} for i, held in found.items())
+    return ({"resource_id": str(i), "reservations": held} for i, held in allocations.items())
 
 
 def view(host: Host) -> dict[str, Any]:

@@ -360,10 +360,10 @@ def _optional(body: Mapping[str, Any], field: str) -> datetime | None:
 
 def _visible(request: Request, lease_id: str) -> None:
     """Raise NotFound unless the lease exists and belongs to the caller's project."""
-    found, _ = request.services.store.ledger.stamped(
+    stamps, _ = request.services.store.ledger.stamped(
         lambda _: (), lease_id=lease_id, project_id=_project(request)
     )
-    if not found:
+    if not stamps:
         raise _not_found(lease_id)
 
 

@@ -25,10 +25,10 @@ def _config(database: Database | None = None) -> Config:
 
 def head() -> str:
     """The version this code wants."""
-    found = ScriptDirectory.from_config(_config()).get_current_head()
-    if found is None:
+    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    if revision is None:
         raise RuntimeError("no migrations are installed beside the code")
-    return found
+    return revision
 
 
 def version(database: Database) -> str | None:
