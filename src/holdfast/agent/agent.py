@@ -491,8 +491,8 @@ class HostAgent:
 
     def maintain(self) -> None:
         items = []
-        told = self._services.check(self._clock.monotonic())
-        for service, step in told:
+        reports = self._services.check(self._clock.monotonic())
+        for service, step in reports:
             since = self._clock.now()
             subject = f"process:{self.host}:{service.name}"
             key = f"{subject}/{step.told}/{since.isoformat()}"
@@ -504,10 +504,10 @@ class HostAgent:
         try:
             self._outbox.put(items, {SERVICES: note})
         except HoldfastError:
-            self._services.untell(told)
+            self._services.untell(reports)
             raise
         self._service_text = note
-        for _, step in told:
+        for _, step in reports:
             LOG.warning("%s", step.sentence)
         if items:
             self._report_stored()

@@ -93,13 +93,13 @@ class HangWatch:
         self.settings = settings or HangSettings()
         self.tracks: dict[str, HangTrack] = {}
 
-    def recall(self, told: Iterable[str], unsaid: Iterable[str] = ()) -> None:
+    def recall(self, reported: Iterable[str], unsaid: Iterable[str] = ()) -> None:
         """Restore the verdicts of the previous agent process.
 
         `told` were reported as hung. `unsaid` had a hang that was not reported yet; the watch
         reports it again if it persists.
         """
-        self.tracks |= {uuid: HangTrack(answered=True, hung=IDLE) for uuid in told}
+        self.tracks |= {uuid: HangTrack(answered=True, hung=IDLE) for uuid in reported}
         self.tracks |= {uuid: HangTrack(answered=True) for uuid in unsaid}
 
     def check(

@@ -60,10 +60,10 @@ def _process(service: Service) -> str:
     name = service.process or service.name
     own = os.getpid()
     states = [
-        one.state
-        for one in _all()
-        if one.pid != own
-        and (matching.search(" ".join(one.words)) if matching else one.is_called(name))
+        process.state
+        for process in _all()
+        if process.pid != own
+        and (matching.search(" ".join(process.words)) if matching else process.is_called(name))
     ]
     if not states:
         return "no such process"
@@ -211,9 +211,9 @@ def _end(started: subprocess.Popen[bytes]) -> None:
     """Kill a command and all its descendants, even in other sessions; spare other processes."""
     everybody = list(_all())
     doomed = {started.pid}
-    while more := {one.pid for one in everybody if one.parent in doomed} - doomed:
+    while more := {process.pid for process in everybody if process.parent in doomed} - doomed:
         doomed |= more
-    doomed |= {one.pid for one in everybody if one.session == started.pid}
+    doomed |= {process.pid for process in everybody if process.session == started.pid}
     for pid in doomed:
         try:
             os.kill(pid, signal.SIGKILL)

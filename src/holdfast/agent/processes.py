@@ -198,7 +198,7 @@ class _Reading(Reading):
     def _masakari(self, node: Node) -> Service | None:
         before = len(self.problems)
         given = self.fields(node, MASAKARI, needed=("process_name",))
-        fields = {name: one for name, one in given.items() if not _is_empty(one)}
+        fields = {name: value for name, value in given.items() if not _is_empty(value)}
         if "process_name" in given and "process_name" not in fields:
             self.say(given["process_name"].line, "`process_name` is empty: write it as ps shows it")
         process = self.word(fields.get("process_name"), "process_name")
@@ -309,9 +309,9 @@ def judge(service: Service, state: State, why: str, now: float) -> tuple[State, 
         return _away(service, state, now)
     if now - state.since < service.stable_s:
         return state, Step()
-    told = WELL if state.told else ""
-    sentence = f"{service.name} runs again, since {now - state.since:.0f} s" if told else ""
-    return replace(state, tries=0, told=False), Step(told=told, sentence=sentence)
+    change = WELL if state.told else ""
+    sentence = f"{service.name} runs again, since {now - state.since:.0f} s" if change else ""
+    return replace(state, tries=0, told=False), Step(told=change, sentence=sentence)
 
 
 def _away(service: Service, state: State, now: float) -> tuple[State, Step]:
@@ -377,7 +377,7 @@ class ProcessWatch:
         services, states = self.services, self.states
         self.states = {service.name: states.get(service.name, State()) for service in services}
         self._end(now)
-        told, due = [], []
+        reports, due = [], []
         for service, why in zip(services, _each(self._processes.runs, services), strict=True):
             if why and service.name in self._under_way:
                 continue  # the restart under way may still help
@@ -387,7 +387,7 @@ class ProcessWatch:
                 LOG.warning("%s", step.sentence)
                 due.append(service)
             if step.told:
-                told.append((service, step))
+                reports.append((service, step))
         if due and self.remembered() != before:
             self._write()
         for service in due:
@@ -396,20 +396,20 @@ class ProcessWatch:
             )
         wait(self._under_way.values(), QUICK_S if due else 0)
         self._end(now)
-        return told
+        return reports
 
     def _end(self, now: float) -> None:
         """Collect finished restarts; `patience_s` of their services starts now."""
-        for name, restart in [one for one in self._under_way.items() if one[1].done()]:
+        for name, restart in [item for item in self._under_way.items() if item[1].done()]:
             del self._under_way[name]
             if name in self.states:
                 self.states[name] = replace(self.states[name], tried_at=now)
             if why := restart.exception() or restart.result():
                 LOG.error("%s could not be restarted: %s", name, why)
 
-    def untell(self, told: Iterable[tuple[Service, Step]]) -> None:
+    def untell(self, reports: Iterable[tuple[Service, Step]]) -> None:
         """Undo reports that could not be written; the next check makes them again."""
-        for service, step in told:
+        for service, step in reports:
             state = self.states[service.name]
             self.states[service.name] = replace(state, told=step.told != FAILED)
 
@@ -419,19 +419,19 @@ class ProcessWatch:
             name: {word: getattr(state, word) for word in _KEPT}
             for name, state in self.states.items()
         }
-        return {name: one for name, one in kept.items() if any(one.values())}
+        return {name: saved for name, saved in kept.items() if any(saved.values())}
 
     def recall(self, saved: Any, now: float) -> None:
         """Load the states of the previous agent process; `patience_s` starts anew."""
         try:
             self.states = {
                 str(name): State(
-                    tries=int(one["tries"]),
+                    tries=int(state["tries"]),
                     tried_at=now,
-                    told=bool(one["told"]),
-                    ran=bool(one["ran"]),
+                    told=bool(state["told"]),
+                    ran=bool(state["ran"]),
                 )
-                for name, one in (saved or {}).items()
+                for name, state in (saved or {}).items()
             }
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             LOG.warning("what was remembered of services cannot be read (%s): begun anew", error)

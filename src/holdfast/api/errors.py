@@ -148,5 +148,5 @@ def _details(error: HoldfastError) -> dict[str, Any]:
     Conflicts name the obstacles and the window that would fit; invalid alarm rules list each
     problem with its line.
     """
-    told = isinstance(error, Conflict | BadRules) and error.details
-    return {"details": error.details} if told else {}
+    has_details = isinstance(error, Conflict | BadRules) and error.details
+    return {"details": error.details} if has_details else {}

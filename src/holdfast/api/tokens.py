@@ -39,7 +39,7 @@ def secrets(path: str) -> Sequence[bytes]:
     except OSError as error:
         raise InvalidInput(f"[auth] agent_secret_file: {path}: {error.strerror}") from error
     tokens = [line.strip() for line in lines if line.strip()]
-    if not tokens or any(len(one) < SHORTEST_SECRET for one in tokens):
+    if not tokens or any(len(token) < SHORTEST_SECRET for token in tokens):
         raise InvalidInput(
             f"[auth] agent_secret_file: {path}: a secret of {SHORTEST_SECRET} characters or more"
             " per line is wanted, such as `openssl rand -hex 32` makes"
@@ -67,7 +67,8 @@ def host_of(shown: str, path: str | None) -> str:
     host = shown.partition(":")[0]
     try:
         good = any(
-            hmac.compare_digest(agent_token(host, one).encode(), shown.encode()) for one in known
+            hmac.compare_digest(agent_token(host, secret).encode(), shown.encode())
+            for secret in known
         )
     except InvalidInput:
         good = False
@@ -85,8 +86,8 @@ def groups_of(host: str, entries: Sequence[str]) -> list[str]:
     name, groups = normalise(host), []
     for entry in entries:
         group, _, members = entry.partition(":")
-        wanted = [one for one in map(normalise, members.split(",")) if one]
-        if any(same(one, name) or fnmatchcase(name, one) for one in wanted):
+        wanted = [pattern for pattern in map(normalise, members.split(",")) if pattern]
+        if any(same(pattern, name) or fnmatchcase(name, pattern) for pattern in wanted):
             groups.append(group.strip())
     return groups
 
@@ -186,8 +187,8 @@ def observer_of(shown: str, path: str | None) -> str:
     observer = shown.removeprefix(MONITOR_PREFIX).partition(":")[0]
     try:
         good = any(
-            hmac.compare_digest(monitor_token(observer, one).encode(), shown.encode())
-            for one in known
+            hmac.compare_digest(monitor_token(observer, secret).encode(), shown.encode())
+            for secret in known
         )
     except InvalidInput:
         good = False

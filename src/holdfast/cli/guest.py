@@ -116,8 +116,8 @@ def why_nothing(answer: Answer) -> Iterator[str]:
         return
     if not answer["judged"]:
         yield "nothing would be told"
-    for one in answer["judged"]:
-        yield f"no report would follow about {one['guest']}: {_why_not(one)}"
+    for verdict in answer["judged"]:
+        yield f"no report would follow about {verdict['guest']}: {_why_not(verdict)}"
 
 
 def _why_not(judged: Answer) -> str:
@@ -381,12 +381,12 @@ class Simulate(AgentCommand, ListCommand):
             self.say(line)
         return rows(_TOLD, answer["told"])
 
-    def _confirm(self, asked: argparse.Namespace, told: Sequence[Mapping[str, Any]]) -> None:
+    def _confirm(self, asked: argparse.Namespace, reports: Sequence[Mapping[str, Any]]) -> None:
         if asked.yes:
             return
-        for one in told:
-            what = "would be recovered" if one["state"] == "failed" else "would be noted"
-            self.app.LOG.warning("%s %s", one["guest"], what)
+        for report in reports:
+            what = "would be recovered" if report["state"] == "failed" else "would be noted"
+            self.app.LOG.warning("%s %s", report["guest"], what)
         if not sys.stdin.isatty():
             raise InvalidInput("Holdfast would act on this report; confirm with --yes")
         if input("Send the report, so that Holdfast acts? [y/N] ").strip().lower() not in (
@@ -539,15 +539,15 @@ def compared(
         ], last
 
 
-def _row(one: Difference, guests: Mapping[str, Guest]) -> dict[str, Any]:
-    guest = guests.get(one.uuid)
+def _row(difference: Difference, guests: Mapping[str, Guest]) -> dict[str, Any]:
+    guest = guests.get(difference.uuid)
     state = f"{guest.state} {guest.reason}" if guest else "nothing"
     return {
-        "name": one.name,
-        "uuid": one.uuid,
-        "difference": one.detail,
+        "name": difference.name,
+        "uuid": difference.uuid,
+        "difference": difference.detail,
         "found": state,
-        "cloud_says": one.why,
+        "cloud_says": difference.why,
     }
 
 
@@ -596,10 +596,10 @@ class FiltersTest(ListCommand):
         name = parsed_args.events
         filters = filters_of(None if parsed_args.file == "default" else parsed_args.file)
         with reading(name, RECORDING), open(name, encoding="utf-8") as file:
-            told = list(guest_store.replay(guest_store.read(file, name), filters))
-        if not told:
+            reports = list(guest_store.replay(guest_store.read(file, name), filters))
+        if not reports:
             self.say("no report: every event is ordinary, or a rule ignores it")
-        return rows(_REPORTED, [_reported(at, guest_event) for at, guest_event in told])
+        return rows(_REPORTED, [_reported(at, guest_event) for at, guest_event in reports])
 
 
 def filters_of(name: str | None) -> Filter:
@@ -629,9 +629,11 @@ def _about(rule: Rule) -> Iterator[str]:
         yield f"{name} {' or '.join(wanted)}"
 
 
-def _reported(at: datetime, one: GuestEvent) -> dict[str, Any]:
-    evidence = {name: one.evidence[name] for name in ("event", "detail", "reason", "disk", "rule")}
-    return {"told_at": at.isoformat(), "guest": one.name, "state": one.state, **evidence}
+def _reported(at: datetime, event: GuestEvent) -> dict[str, Any]:
+    evidence = {
+        name: event.evidence[name] for name in ("event", "detail", "reason", "disk", "rule")
+    }
+    return {"told_at": at.isoformat(), "guest": event.name, "state": event.state, **evidence}
 
 
 # holdfast guest service check: list the services in a services file

@@ -170,7 +170,7 @@ def _problems(file: str, error: BadRequest) -> str:
     problems = error.details.get("problems")
     if not isinstance(problems, list):
         return error.message
-    return "\n".join(f"{file}:{one['line']}: {one['text']}" for one in problems)
+    return "\n".join(f"{file}:{problem['line']}: {problem['text']}" for problem in problems)
 
 
 # holdfast rule test: evaluates alarm rules on recorded samples, on the last hour of hosts, or
@@ -255,11 +255,16 @@ class Test(AgentCommand, ListCommand):
         return rows(_TOLD if args.told else _CHANGE, shown)
 
 
-def _story(one: dict[str, Any]) -> list[dict[str, Any]]:
-    about = {"host": one["host"], "rule": one["rule"], "on": one["kind"], "name": one["name"]}
+def _story(story: dict[str, Any]) -> list[dict[str, Any]]:
+    about = {
+        "host": story["host"],
+        "rule": story["rule"],
+        "on": story["kind"],
+        "name": story["name"],
+    }
     return [
         {**about, **each, "value": "" if each["value"] is None else round(each["value"], 6)}
-        for each in one["changes"]
+        for each in story["changes"]
     ]
 
 
@@ -268,18 +273,18 @@ def rules_of(name: str) -> RuleSet:
         return rules_file.parse(read_text(name), name)
 
 
-def _row(one: Change) -> dict[str, Any]:
+def _row(change: Change) -> dict[str, Any]:
     return {
-        "at": one.at.isoformat(),
-        "event": one.event,
-        "rule": one.rule,
-        "on": one.kind,
-        "name": one.name or one.entity,
-        "project": one.project,
-        "severity": one.severity,
-        "before": one.before,
-        "state": one.state,
-        "value": "" if one.value is None else round(one.value, 6),
-        "threshold": one.threshold,
-        "reason": one.reason,
+        "at": change.at.isoformat(),
+        "event": change.event,
+        "rule": change.rule,
+        "on": change.kind,
+        "name": change.name or change.entity,
+        "project": change.project,
+        "severity": change.severity,
+        "before": change.before,
+        "state": change.state,
+        "value": "" if change.value is None else round(change.value, 6),
+        "threshold": change.threshold,
+        "reason": change.reason,
     }

@@ -91,7 +91,7 @@ def unknown(conf: cfg.ConfigOpts) -> list[str]:
         ours[hostmonitor.group(name)] = {opt.dest for opt in hostmonitor.NETWORKS_OPTS}
     for entry in importlib.metadata.entry_points(group="oslo.config.opts", name="oslo.log"):
         ours["DEFAULT"] |= {opt.dest for _group, opts in entry.load()() for opt in opts}
-    found = []
+    strangers = []
     for path in conf.config_file:
         sections: dict[str, dict[str, Any]] = {}
         cfg.ConfigParser(path, sections).parse()
@@ -99,10 +99,10 @@ def unknown(conf: cfg.ConfigOpts) -> list[str]:
             ours[cloud.OPENSTACK_GROUP] |= _of_the_login(sections[cloud.OPENSTACK_GROUP])
         for group, names in sections.items():
             if group not in ours and not group.startswith(_OTHERS):
-                found.append(f"[{group}]")
+                strangers.append(f"[{group}]")
             strange = names.keys() - ours.get(group, names.keys())
-            found += [f"[{group}]{name}" for name in sorted(strange)]
-    return found
+            strangers += [f"[{group}]{name}" for name in sorted(strange)]
+    return strangers
 
 
 def _of_the_login(section: Mapping[str, Sequence[str]]) -> set[str]:

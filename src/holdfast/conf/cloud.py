@@ -79,14 +79,14 @@ def plugin_opts(names: Iterable[str] = SHOWN) -> list[cfg.Opt]:
     """Return the distinct options of login plugins; a plugin that is not installed has none."""
     from keystoneauth1 import exceptions, loading
 
-    found: dict[str, cfg.Opt] = {}
+    options: dict[str, cfg.Opt] = {}
     for name in names:
         try:
             for opt in loading.get_auth_plugin_conf_options(name):
-                found.setdefault(opt.dest, opt)
+                options.setdefault(opt.dest, opt)
         except exceptions.NoMatchingPlugin:  # the driver reports this at its start, in more detail
             continue
-    return list(found.values())
+    return list(options.values())
 
 
 # [libvirt]: hosts without OpenStack, where [cloud] driver is libvirt (docs/install/libvirt.md).

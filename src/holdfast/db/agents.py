@@ -29,7 +29,7 @@ def beat_of(conn: Connection, host: str) -> AgentBeat | None:
     rows = [row for row in conn.execute(like) if same(row.host, host)]
     if not rows:
         return None
-    row = max(rows, key=lambda one: one.seen_at)
+    row = max(rows, key=lambda agent: agent.seen_at)
     details = row.details or {}
     guests = frozenset(details["running"]) if "running" in details else None
     ran = frozenset(details.get("ran", ()))
@@ -76,8 +76,8 @@ class AgentStore:
     def groups(self, host: str) -> Sequence[str]:
         """Return the rule groups that the host's agent reports."""
         with self._db.read() as conn:
-            found = conn.execute(sa.select(a.details).where(a.host == host)).scalar()
-        return list((found or {}).get("groups", ()))
+            details = conn.execute(sa.select(a.details).where(a.host == host)).scalar()
+        return list((details or {}).get("groups", ()))
 
     def all(self) -> tuple[datetime, Sequence[Mapping[str, Any]]]:
         """Return the current time, to judge freshness, and all agents."""
@@ -165,8 +165,8 @@ class SampleStore:
         """Return hosts with samples received within the last hour, latest first."""
         with self._db.read() as conn:
             since = self._db.now(conn) - timedelta(seconds=model.POINTS * model.EVERY_S)
-            found = sa.select(s.host).where(s.at > since).order_by(s.at.desc(), s.host)
-            return list(conn.execute(found.limit(most)).scalars())
+            reported = sa.select(s.host).where(s.at > since).order_by(s.at.desc(), s.host)
+            return list(conn.execute(reported.limit(most)).scalars())
 
     def wanted(self) -> dict[str, int]:
         """Return the hosts with requested metrics and the last known slot of each; -1: none."""
@@ -211,8 +211,8 @@ class SampleStore:
 
 def _make_room(conn: Connection) -> None:
     """Delete the hosts with the oldest requests to make room for a new host."""
-    found = sa.select(s.host).order_by(s.wanted_until.desc(), s.host).offset(MOST_HOSTS - 1)
-    over = conn.execute(found.limit(10 * MOST_HOSTS)).scalars().all()
+    oldest = sa.select(s.host).order_by(s.wanted_until.desc(), s.host).offset(MOST_HOSTS - 1)
+    over = conn.execute(oldest.limit(10 * MOST_HOSTS)).scalars().all()
     if over:
         conn.execute(sa.delete(samples).where(s.host.in_(over)))
 

@@ -82,7 +82,11 @@ def adopt(conn: Connection, incident_id: str, row: Mapping[str, Any], now: datet
     about_alarm = b.subject == row["subject"], b.kind == ALARM, b.observed_at >= row["fired_at"]
     query = sa.select(b.id, b.evidence).where(*about_alarm, b.incident_id.is_(None))
     key = row["details"]["key"]
-    ids = [one.id for one in conn.execute(query) if one.evidence.get("key") == key]
+    ids = [
+        observation.id
+        for observation in conn.execute(query)
+        if observation.evidence.get("key") == key
+    ]
     if ids:
         mine = sa.update(observations).where(b.id.in_(ids))
         conn.execute(mine.values(incident_id=incident_id, updated_at=now))
@@ -218,7 +222,7 @@ def quiet_ones(conn: Connection, like: Row, now: datetime) -> list[Row]:
 
     The entity is compared too, because a server is the subject of all its disks and interfaces.
     """
-    same = (a[one] == like[one] for one in ("host", "rule", "subject"))
+    same = (a[name] == like[name] for name in ("host", "rule", "subject"))
     query = sa.select(alarms).where(*same, a.silent_until > now).order_by(a.silent_until.desc())
     entity = like["details"]["entity"]
     rows = conn.execute(query).mappings()
@@ -255,8 +259,8 @@ def _heed(
         row = remember(conn, row, new, now)
     # a muted alarm's end is sent too: some sink may display the alarm since before the mute
     if tell and not _is_taken_care_of(row, report, known):
-        told = {**payload(row), "silent": silent}
-        put(conn, publisher.alarm(f"alarm.{report.event}", told, now), now)
+        notice = {**payload(row), "silent": silent}
+        put(conn, publisher.alarm(f"alarm.{report.event}", notice, now), now)
     for action in memory.actions_of(report, known):
         _have_done(conn, model.action_of(row["id"], report.host, action, now), now)
     return follow(conn, publisher, row["id"], report, now, silent=silent)
@@ -339,7 +343,7 @@ def _written(
 def _silence(conn: Connection, row: Row, now: datetime) -> dict[str, Any]:
     """Return the mute in force for an earlier alarm of the same rule and entity."""
     longest = next(iter(quiet_ones(conn, row, now)), None)
-    return {one: longest[one] if longest else None for one in ("silent_until", "silent_by")}
+    return {name: longest[name] if longest else None for name in ("silent_until", "silent_by")}
 
 
 def _forget(conn: Connection, now: datetime) -> None:
@@ -355,9 +359,9 @@ def payload(row: Row) -> dict[str, Any]:
     dates = ("fired_at", "told_at", "resolved_at")
     details = row["details"]
     return {
-        **{one: row[one] for one in (*names, "value")},
+        **{name: row[name] for name in (*names, "value")},
         **{date: row[date].isoformat() if row[date] else None for date in dates},
-        **{one: details.get(one) for one in _OF_DETAILS},
+        **{name: details.get(name) for name in _OF_DETAILS},
     }
 
 
@@ -433,7 +437,9 @@ class AlarmStore:
             _audit(conn, known, sentence, now)
             # earlier muted alarms of the same entity: otherwise the next alarm would inherit
             # their mute
-            others = [one["id"] for one in quiet_ones(conn, known, now) if one["id"] != alarm_id]
+            others = [
+                alarm["id"] for alarm in quiet_ones(conn, known, now) if alarm["id"] != alarm_id
+            ]
             for row in (known, *filter(None, (locked(conn, a.id == other) for other in others))):
                 quiet = {"silent_until": until, "silent_by": author if until else None}
                 write(conn, row["id"], now, **quiet)
@@ -492,7 +498,9 @@ class AlarmStore:
             asked = [row for row in rows if memory.recall(row).moved_at]
             ended = _ended(conn, [row["id"] for row in asked], since)
         moved = (Moved(row["host"], row["rule"], ended.get(row["id"], since)) for row in asked)
-        return max((one for one in moved if one.at > since), key=lambda one: one.at, default=None)
+        return max(
+            (move for move in moved if move.at > since), key=lambda move: move.at, default=None
+        )
 
     def others_ahead(self, alarm_id: str) -> str:
         """Return another firing alarm of the rule on the host that also keeps the host disabled.
@@ -527,7 +535,7 @@ def _audit(conn: Connection, row: Row, sentence: str, now: datetime) -> None:
 
 def _ended(conn: Connection, ids: Sequence[str], since: datetime) -> dict[str, datetime]:
     """Return when the moves of these alarms ended, without failed moves."""
-    keys = {model.action_of(one, "", "migrate_away", since).key: one for one in ids}
+    keys = {model.action_of(alarm_id, "", "migrate_away", since).key: alarm_id for alarm_id in ids}
     query = sa.select(o.key, o.updated_at).where(o.key.in_(keys), o.updated_at >= since)
     rows = conn.execute(query.where(o.status != ERROR)).all() if keys else []
     return {keys[row.key]: row.updated_at for row in rows}
@@ -579,6 +587,6 @@ def _heard_at(conn: Connection, row: Mapping[str, Any]) -> datetime:
     """
     alike = g.host.startswith(short(row["host"]), autoescape=True)
     rows = conn.execute(sa.select(g.host, g.seen_at).where(alike)).all()
-    beats: list[datetime] = [one.seen_at for one in rows if same(one.host, row["host"])]
+    beats: list[datetime] = [agent.seen_at for agent in rows if same(agent.host, row["host"])]
     heard_at: datetime = row["updated_at"] or row["created_at"]
     return max([heard_at, *beats])

@@ -131,7 +131,7 @@ class AuditStore:
         lines: list[Line] = []
         last = 0
         while len(lines) < most and (page := self._from(last, ours)):
-            lines += [one for one in page if name.search(one["sentence"])]
+            lines += [line for line in page if name.search(line["sentence"])]
             last = page[-1]["id"]
         return lines[:most]
 
@@ -182,5 +182,5 @@ def _as_word(name: str) -> sa.ColumnElement[bool]:
 
     In a mass failure most host names begin alike.
     """
-    behind = [a.sentence.icontains(name + one, autoescape=True) for one in sorted(_BEHIND)]
+    behind = [a.sentence.icontains(name + sign, autoescape=True) for sign in sorted(_BEHIND)]
     return sa.or_(a.sentence.iendswith(name, autoescape=True), *behind)

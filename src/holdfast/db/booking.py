@@ -398,7 +398,7 @@ def _lost_hosts(
     for allocation in held:
         if allocation.host_id in ids:
             holdses.setdefault(allocation.host_id, []).append(hold_of(allocation))
-    span = _span(one for one in held if one.host_id in ids)
+    span = _span(lost for lost in held if lost.host_id in ids)
     others = _others(conn, ids, Window(max(span.start, now), span.end), own)
     room, guarded = _room(conn, ids)
     lost = {
@@ -417,7 +417,7 @@ def _ahead(holds: Iterable[Hold], now: datetime) -> list[Hold]:
     holds.
     """
     since = now.timestamp()
-    return [one._replace(start=max(one.start, since)) for one in holds if one.end > since]
+    return [hold._replace(start=max(hold.start, since)) for hold in holds if hold.end > since]
 
 
 def _span(some: Iterable[Allocation]) -> Window:
@@ -475,7 +475,7 @@ def _withdrawn(conn: Connection, keys: Collection[str]) -> set[str]:
     for some in portions(ids):
         query = sa.select(floatingips.c.id).where(floatingips.c.id.in_(some))
         present.update(conn.execute(query).scalars())
-    return {key for one, key in ids.items() if one not in present}
+    return {key for address, key in ids.items() if address not in present}
 
 
 def lock_resource(conn: Connection, key: str) -> None:

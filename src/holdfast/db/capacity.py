@@ -90,9 +90,9 @@ class CapacityCache:
         """Reload the changed hosts among these hosts."""
         rows = conn.execute(sa.select(h.id, h.generation, h.updated_at).where(*where)).all()
         stale = {i: (gen, at) for i, gen, at in rows if self._known.get(i) != (gen, at)}
-        told = [i for i, (_gen, at) in stale.items() if self._facts_differ(i, at)]
-        if told:
-            self._renew_facts(conn, told)
+        differing = [i for i, (_gen, at) in stale.items() if self._facts_differ(i, at)]
+        if differing:
+            self._renew_facts(conn, differing)
         if stale:
             self._renew_lines(conn, stale, now)
             self._stock.changes += 1

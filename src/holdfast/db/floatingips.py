@@ -115,7 +115,7 @@ def _load(conn: Connection, *where: Any) -> list[FloatingIp]:
     return sorted((_IP.value(row) for row in conn.execute(query)), key=_in_order)
 
 
-def _in_order(one: FloatingIp) -> tuple[str, int, int]:
+def _in_order(floatingip: FloatingIp) -> tuple[str, int, int]:
     """Return the sort key of an address in numeric order, which differs from text order."""
-    address = ipaddress.ip_address(one.address)
-    return one.network_id, address.version, int(address)
+    address = ipaddress.ip_address(floatingip.address)
+    return floatingip.network_id, address.version, int(address)

@@ -120,13 +120,13 @@ def unpack(
     if not stored:
         sizes = {"VCPU": vcpus, "MEMORY_MB": memory_mb, "DISK_GB": local_gb}
         return _shared(tuple((name, (("total", size),)) for name, size in sizes.items()))
-    return _shared(tuple((name, tuple(one.items())) for name, one in stored.items()))
+    return _shared(tuple((name, tuple(inventory.items())) for name, inventory in stored.items()))
 
 
 @functools.lru_cache(maxsize=1000)
 def _shared(facts: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]) -> Mapping[str, Inventory]:
     """Return a shared mapping for hosts of the same model: many hosts have few models."""
-    return {name: Inventory(**dict(one)) for name, one in facts}
+    return {name: Inventory(**dict(inventory)) for name, inventory in facts}
 
 
 def capacity(

@@ -80,8 +80,8 @@ class HostStatusStore:
                 for status_change in changes
                 if _is_still(rows.get(status_change.host_id), status_change.old)
             ]
-            for one in fresh:
-                _write(conn, one, rows[one.host_id].uuid, now)
+            for written in fresh:
+                _write(conn, written, rows[written.host_id].uuid, now)
             moved = any(
                 status_change.old.usable != status_change.new.usable for status_change in fresh
             )
@@ -104,7 +104,7 @@ class HostStatusStore:
         query = _SHOWN.where(sa.or_(by_name(name), h.uuid == name))
         with self._db.read() as conn:
             alike = [_shown_row(row) for row in conn.execute(query)]
-        exact = [one for one in alike if normalise(one.name) == normalise(name)]
+        exact = [candidate for candidate in alike if normalise(candidate.name) == normalise(name)]
         return (exact or alike)[0] if len(exact or alike) == 1 else None
 
     def by_state(self) -> Mapping[str, int]:

@@ -87,7 +87,9 @@ class OrderStore(IncidentStore):
             try_again(conn, old.id, now)
             again(conn, self._db.publisher, old.id, sentence, now)
             attempts = append_attempt(old, done, of_attempt(old.details), author)
-            change = Change(model.OPEN, sentence, lambda one: _retried(one, attempts, now))
+            change = Change(
+                model.OPEN, sentence, lambda progress: _retried(progress, attempts, now)
+            )
             new = self._write(conn, old, change, now, key=old.subject, closed_at=None)
             put(conn, self._db.publisher.incident("incident.retried", new, now), now)
             return new
@@ -179,8 +181,8 @@ class OrderStore(IncidentStore):
                 raise Conflict(f"incident {old.id} is {old.status}: nothing waits for that word")
             word = ConfirmedOff(author, reason, now, reads_on, despite_power_on)
 
-            def confirmed(one: HostProgress) -> HostProgress:
-                return replace(one, confirmed_off=word)
+            def confirmed(progress: HostProgress) -> HostProgress:
+                return replace(progress, confirmed_off=word)
 
             new = self._write(conn, old, Change(edit=confirmed), now)
             event = events.ConfirmedOff(author, old.host, reason, reads_on)
@@ -231,7 +233,7 @@ def _expedite(conn: Connection, ids: Sequence[str], now: datetime) -> int:
     A manager that runs an operation evaluates it again afterwards. An operation with a call
     that may still be under way waits for the end of its claim.
     """
-    keys = [f"recovery/{one}" for one in ids]
+    keys = [f"recovery/{incident_id}" for incident_id in ids]
     mine = o.key.in_(keys), o.is_open.is_(True)
     busy = sa.update(operations).where(*mine, o.status == RUNNING)
     rests = sa.or_(o.claim_until.is_(None), o.claim_until <= now)
@@ -257,9 +259,9 @@ def _retried(old: Progress, attempts: tuple[Entry, ...], now: datetime) -> Progr
 
 
 def _aborted(author: str, reason: str, now: datetime) -> Callable[[Details], Details]:
-    def abort(one: Details) -> Details:
+    def abort(progress: Details) -> Details:
         word = OperatorWord(author, reason, now)
-        return replace(one, aborted=word) if isinstance(one, Progress) else one
+        return replace(progress, aborted=word) if isinstance(progress, Progress) else progress
 
     return abort
 

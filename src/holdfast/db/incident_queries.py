@@ -114,15 +114,15 @@ class CaseStore:
             if wanted.host is None:
                 query = query.limit(wanted.limit)
             rows = conn.execute(query).mappings()
-            found = [
+            matching = [
                 incident for incident in map(incident_of, rows) if _is_on(incident, wanted.host)
             ]
-            found = found[: wanted.limit]
-            counts = _counts(conn, [incident.id for incident in found])
+            matching = matching[: wanted.limit]
+            counts = _counts(conn, [incident.id for incident in matching])
             names = _segment_names(conn)
         return [
             Listed(incident, names.get(incident.segment), counts.get(incident.id, {}))
-            for incident in found
+            for incident in matching
         ]
 
     def observations(self, incident_id: str) -> Sequence[Row]:

@@ -462,9 +462,9 @@ class LeaseStore:
             _update_leases(conn, [(change.old, change.new) for change in steps], now)
             hold(conn, pairs, now, spared=True)
             _rewrite_reservations(conn, pairs, now)
-            for one in steps:
-                if one.work is not None:
-                    apply_work(conn, one.new.id, one.work, now)
+            for step in steps:
+                if step.work is not None:
+                    apply_work(conn, step.new.id, step.work, now)
             lines = [
                 (change.new.id, change.new.project_id, change.say) for change in steps if change.say
             ]
@@ -614,8 +614,8 @@ def _rewrite_allocations(conn: Connection, steps: Sequence[Step]) -> None:
     """Replace the allocations of each reservation whose holds differ."""
     before = {r.id: r.allocations for old, _new in steps if old for r in old.reservations}
     now = [reservation for _old, new in steps for reservation in new.reservations]
-    differ = [one for one in now if before.get(one.id) != one.allocations]
-    for ids in portions(one.id for one in differ if before.get(one.id)):
+    differ = [reserved for reserved in now if before.get(reserved.id) != reserved.allocations]
+    for ids in portions(reserved.id for reserved in differ if before.get(reserved.id)):
         conn.execute(sa.delete(allocations).where(allocations.c.reservation_id.in_(ids)))
     rows: list[dict[str, Any]] = []
     for reservation in differ:

@@ -84,7 +84,7 @@ class MonitorStore:
     def views(self) -> tuple[datetime, Sequence[View]]:
         """Return the current time, to judge freshness, and the views of registered monitors."""
         now, listed = self.listed(registered=True)
-        return now, [one.view for one in listed if one.view is not None]
+        return now, [monitor.view for monitor in listed if monitor.view is not None]
 
     def listed(self, *, registered: bool = False) -> tuple[datetime, Sequence[Listed]]:
         """Return all monitors with a registration or a view; with `registered` only registered."""
@@ -219,7 +219,7 @@ class VoteStore:
 
     def ballot(self, host: str) -> Ballot:
         now, listed = self._monitors.listed(registered=True)
-        views = [one.view for one in listed if one.view is not None]
+        views = [monitor.view for monitor in listed if monitor.view is not None]
         with self._db.read() as conn:
             name = known_name(conn, host)
             called = {view.picture.name(name) for view in views}

@@ -80,7 +80,7 @@ def apply_work(
     # its claim. The rows are locked from here on: no manager claims or renews between this read
     # and the writes.
     busy = now
-    ours = work.cancel or any(one.subject == subject for one in (*work.add, *work.put))
+    ours = work.cancel or any(added.subject == subject for added in (*work.add, *work.put))
     if ours and not is_new:
         if conn.dialect.name != "sqlite":
             conn.execute(sa.select(o.id).where(o.subject == subject).with_for_update())

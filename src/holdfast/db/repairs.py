@@ -127,7 +127,7 @@ class RepairStore:
             frozenset(free & enrolled - held),
             enrolled,
             frozenset(normalise(row.service_host) for row in rows if row.service_host not in held)
-            | {normalise(one) for some in members.values() for one in some if one in resting},
+            | {normalise(kept) for some in members.values() for kept in some if kept in resting},
         )
 
     def note(self, subject: str, sentence: str) -> None:
@@ -204,7 +204,7 @@ class RepairStore:
         )
         with self._db.read() as conn:
             scopes = conn.execute(query, {"now": self._db.now(conn)}).scalars()
-            return {one.removeprefix(scope).removeprefix(":") for one in scopes}
+            return {name.removeprefix(scope).removeprefix(":") for name in scopes}
 
 
 def _scope(what: str) -> str:

@@ -149,9 +149,9 @@ class WallStore:
                 now,
                 conn.execute(_HOSTS.where(*mine)).all(),
                 _held(conn.execute(holds, {"now": now})),
-                {one.id: (one.state_since, (one.status or {}).get("why", "")) for one in bad},
+                {down.id: (down.state_since, (down.status or {}).get("why", "")) for down in bad},
                 [incident_of(row) for row in conn.execute(_OPEN).mappings()],
-                _last(conn, [f"host:{one.name}" for one in bad]),
+                _last(conn, [f"host:{down.name}" for down in bad]),
                 {host: count for host, count in conn.execute(_ALARMS)},
                 conn.execute(_SILENCED, {"now": now}).all(),
             )
@@ -186,9 +186,9 @@ class WallStore:
 def _held(rows: Iterable[Any]) -> dict[int, list[Held]]:
     holds: dict[int, list[Held]] = {}
     for host_id, lease_id, name, project, slots, _type, missing, changed in rows:
-        one = Held(lease_id, name, project, slots, missing, changed)
-        if one not in holds.setdefault(host_id, []):
-            holds[host_id].append(one)
+        hold = Held(lease_id, name, project, slots, missing, changed)
+        if hold not in holds.setdefault(host_id, []):
+            holds[host_id].append(hold)
     return holds
 
 

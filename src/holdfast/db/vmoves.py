@@ -334,15 +334,15 @@ def _progress(details: Mapping[str, Any] | None) -> HostProgress:
     return read(HostProgress, details or {})
 
 
-def _row(one: ServerMove, incident_id: str, report: str, now: datetime) -> dict[str, Any]:
+def _row(move: ServerMove, incident_id: str, report: str, now: datetime) -> dict[str, Any]:
     return {
-        **_MOVE.row(one),
-        "uuid": one.uuid or str(uuid.uuid4()),
+        **_MOVE.row(move),
+        "uuid": move.uuid or str(uuid.uuid4()),
         "incident_id": incident_id,
         "notification_uuid": report,
         "type": "evacuation",
-        "message": one.message or None,
-        "ended_at": now if one.status in (IGNORED, FAILED, SUCCEEDED) else None,
+        "message": move.message or None,
+        "ended_at": now if move.status in (IGNORED, FAILED, SUCCEEDED) else None,
         "created_at": now,
     }
 

@@ -188,7 +188,7 @@ def show_preview(request: Request) -> Response:
     return Response({"preview": said})
 
 
-def _story(one: Story) -> dict[str, Any]:
+def _story(story: Story) -> dict[str, Any]:
     words = ("host", "rule", "kind", "entity", "name", "project", "severity", "state", "raised")
-    changes = [{name: plain(getattr(change, name)) for name in _CHANGE} for change in one.changes]
-    return {**{name: getattr(one, name) for name in words}, "changes": changes}
+    changes = [{name: plain(getattr(change, name)) for name in _CHANGE} for change in story.changes]
+    return {**{name: getattr(story, name) for name in words}, "changes": changes}

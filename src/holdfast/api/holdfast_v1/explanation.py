@@ -53,20 +53,20 @@ class Story:
     parts: Sequence[Part]
 
 
-def view(told: Story) -> dict[str, Any]:
+def view(story: Story) -> dict[str, Any]:
     return {
-        "incident_id": told.incident_id,
-        "title": told.title,
+        "incident_id": story.incident_id,
+        "title": story.title,
         "parts": [
-            {"heading": part.heading, "sentences": list(part.sentences)} for part in told.parts
+            {"heading": part.heading, "sentences": list(part.sentences)} for part in story.parts
         ],
-        "text": text(told),
+        "text": text(story),
     }
 
 
-def text(told: Story) -> str:
-    lines = [told.title]
-    for part in told.parts:
+def text(story: Story) -> str:
+    lines = [story.title]
+    for part in story.parts:
         lines += ["", part.heading, *(f"  {sentence}" for sentence in part.sentences)]
     return "\n".join(lines)
 
@@ -108,7 +108,7 @@ def _seen(case: Case) -> Iterator[str]:
         yield f"{_time(died, incident)}: {_server(incident)} {verb} on {incident.host}."
     yield f"{opened}: the incident was opened, about {_what(case)}{where}."
     if incident.kind == model.ALARM:
-        events = [one for one in case.timeline if isinstance(one.data, AlarmEvidence)]
+        events = [entry for entry in case.timeline if isinstance(entry.data, AlarmEvidence)]
         yield from (f"{_time(event.at, incident)}: {_end(event.sentence)}" for event in events)
     known = incident.host_progress
     yield from fence_lines(known, incident)
@@ -137,12 +137,12 @@ def _monitors(incident: model.Incident) -> Iterator[str]:
 def _observation(row: Mapping[str, Any], incident: model.Incident) -> str:
     """Return a sentence about an agent's report: guest or process, state, start, time received."""
     names = ("id", "observer", "subject", "kind", "state", "since")
-    one = Observed(**{name: row[name] for name in names}, evidence=row["evidence"] or {})
-    domain = one.evidence.get("domain_name")
+    observed = Observed(**{name: row[name] for name in names}, evidence=row["evidence"] or {})
+    domain = observed.evidence.get("domain_name")
     called = f", domain {domain}" if domain else ""
     return (
-        f"{_time(row['created_at'], incident)}: {one.observer} on {one.host or 'no host'} reported"
-        f" {one.state}: {one.what} at {_time(one.since, incident)}{called}."
+        f"{_time(row['created_at'], incident)}: {observed.observer} on"
+        f" {observed.host or 'no host'} reported {observed.state}: {observed.what} at {_time(observed.since, incident)}{called}."
     )
 
 
@@ -174,28 +174,28 @@ def _died(incident: model.Incident) -> datetime | None:
 def _tried_before(incident: model.Incident) -> Iterator[str]:
     """Yield sentences about each attempt before a retry, oldest first."""
     kept = incident.progress.attempts
-    for number, one in enumerate(history.entries(kept), 1):
-        began, ended = _time(_parse(one["began_at"]), incident), one.get("ended_at")
+    for number, attempt in enumerate(history.entries(kept), 1):
+        began, ended = _time(_parse(attempt["began_at"]), incident), attempt.get("ended_at")
         until = f" to {_time(_parse(ended), incident)}" if ended else ""
-        yield f"Attempt {number}, {began}{until}, {one['status']}: {_end(one['sentence'])}"
-        yield from (f"- {line}" for line in _attempt(one, incident))
+        yield f"Attempt {number}, {began}{until}, {attempt['status']}: {_end(attempt['sentence'])}"
+        yield from (f"- {line}" for line in _attempt(attempt, incident))
     if dropped := history.left_out(kept):
         yield f"{dropped} more attempts are not kept."
 
 
-def _attempt(one: Mapping[str, Any], incident: model.Incident) -> Iterator[str]:
-    known = read(HostProgress, one)
+def _attempt(attempt: Mapping[str, Any], incident: model.Incident) -> Iterator[str]:
+    known = read(HostProgress, attempt)
     yield from _sources(known, incident)
     yield from fence_lines(known, incident)
     yield from _proof(known, incident)
-    for step in one["steps"]:
+    for step in attempt["steps"]:
         if step["at"] and step["status"] != SKIPPED:
             at = _time(_parse(step["at"]), incident)
             yield f"{at}: {step['name']}: {_end(step['sentence'])}"
     if aborted := known.aborted:
         at = _time(aborted.at, incident)
         yield f"{at}: {aborted.author} aborted it: {_end(aborted.reason)}"
-    yield f"{one['tried_again_by']} had it tried again."
+    yield f"{attempt['tried_again_by']} had it tried again."
 
 
 def fence_lines(known: HostProgress, incident: model.Incident) -> Iterator[str]:

@@ -49,7 +49,7 @@ def keep(request: Request) -> Response:
     """Set the number of hosts to keep free. Bookings stay; the response reports a shortage."""
     store = request.services.store.failover
     segment_id = store.keep(request.path["segment_id"], request.body["kept"])
-    (capacity,) = [one for one in store.report() if one.segment_id == segment_id]
+    (capacity,) = [segment for segment in store.report() if segment.segment_id == segment_id]
     return Response({"failover": view(capacity)})
 
 

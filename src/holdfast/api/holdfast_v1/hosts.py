@@ -69,7 +69,7 @@ WHOLE_HEALTH = shape(
 
 def index(request: Request) -> Response:
     statuses = request.services.store.host_status.shown(state=request.query.get("state"))
-    return Response({"hosts": [view(one) for one in statuses]})
+    return Response({"hosts": [view(status) for status in statuses]})
 
 
 def view(seen: HostStatusRow) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def health(request: Request) -> Response:
     """Return the health of all hosts known to fresh monitors."""
     store = request.services.store
     now, views = store.monitors.views()
-    fresh = [one for one in views if one.is_fresh(now)]
+    fresh = [monitor for monitor in views if monitor.is_fresh(now)]
     ha_matrix, _others = votes.in_force(fresh)
     if ha_matrix is None:
         return Response({"hosts": []})
@@ -110,7 +110,7 @@ def health(request: Request) -> Response:
             "health": states,
             "action": ha_matrix.answer(states, blind).action,
             "since": _since(words.get(host, ())),
-            "monitors": sum(one.picture.name(host) is not None for one in fresh),
+            "monitors": sum(monitor.picture.name(host) is not None for monitor in fresh),
         }
         for host, states in everybody.items()
         if host in bad or "health" not in request.query
@@ -160,7 +160,7 @@ def show_health(request: Request) -> Response:
 
 
 def _networks(ballot: Ballot, ha_matrix: Matrix, states: dict[str, str]) -> dict[str, Any]:
-    rows = [(one, one.picture.row(ballot.host)) for one in ballot.fresh]
+    rows = [(monitor, monitor.picture.row(ballot.host)) for monitor in ballot.fresh]
     words = [word for word in ballot.reports.values() if word.is_concern]
     return {
         name: {
@@ -176,11 +176,11 @@ def _networks(ballot: Ballot, ha_matrix: Matrix, states: dict[str, str]) -> dict
             ),
             "seen_by": [
                 {
-                    "observer": one.observer,
+                    "observer": monitor.observer,
                     "state": row.health.get(name, UNKNOWN),
-                    "at": plain(one.at),
+                    "at": plain(monitor.at),
                 }
-                for one, row in rows
+                for monitor, row in rows
                 if row is not None
             ],
         }

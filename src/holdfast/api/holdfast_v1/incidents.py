@@ -177,7 +177,7 @@ def index(request: Request) -> Response:
         marker=query.get("marker"),
         limit=query.get("limit", LIMIT["default"]),
     )
-    return Response({"incidents": [listed(one) for one in cases.list_all(wanted)]})
+    return Response({"incidents": [listed(case) for case in cases.list_all(wanted)]})
 
 
 def show(request: Request) -> Response:
@@ -250,8 +250,8 @@ def reason(request: Request, *, needed: bool = True) -> str:
     return text
 
 
-def listed(one: Listed) -> dict[str, Any]:
-    incident = one.incident
+def listed(case: Listed) -> dict[str, Any]:
+    incident = case.incident
     return {
         "id": incident.id,
         "kind": incident.kind,
@@ -260,13 +260,13 @@ def listed(one: Listed) -> dict[str, Any]:
         "server": incident.server_id or None,
         "server_name": incident.guest_progress.server_name,
         "segment_id": incident.segment,
-        "segment": one.segment_name,
+        "segment": case.segment_name,
         "cause": incident.cause,
         "status": incident.status,
         "sentence": incident.sentence,
         "opened_at": plain(incident.opened_at),
         "closed_at": plain(incident.closed_at),
-        "moves": {name: one.moves.get(name, 0) for name in _COUNTED},
+        "moves": {name: case.moves.get(name, 0) for name in _COUNTED},
     }
 
 

@@ -190,29 +190,29 @@ def unregister(request: Request) -> Response:
 def index(request: Request) -> Response:
     """List registered monitors, and unregistered monitors that report."""
     now, listed = request.services.store.monitors.listed()
-    return Response({"monitors": [_listed(one, now) for one in listed]})
+    return Response({"monitors": [_listed(monitor, now) for monitor in listed]})
 
 
-def _listed(one: Listed, now: datetime) -> dict[str, Any]:
-    registration, view = one.registration, one.view
+def _listed(monitor: Listed, now: datetime) -> dict[str, Any]:
+    registration, view = monitor.registration, monitor.view
     return {
-        "observer": one.observer,
+        "observer": monitor.observer,
         "registered": registration is not None,
         "registered_by": registration.by if registration else None,
         "registered_at": plain(registration.at) if registration else None,
-        "hint": _hint(one),
+        "hint": _hint(monitor),
         "fresh": view is not None and view.is_fresh(now),
         **(_UNHEARD if view is None else _monitor(view)),
     }
 
 
-def _hint(one: Listed) -> str:
-    if one.registration is None:
+def _hint(monitor: Listed) -> str:
+    if monitor.registration is None:
         return (
-            f"not registered, so that it does not vote: `holdfast monitor register {one.observer}`"
-            " prints the token for its [hostmonitor] token_file"
+            "not registered, so that it does not vote: `holdfast monitor register"
+            f" {monitor.observer}` prints the token for its [hostmonitor] token_file"
         )
-    if one.view is None:
+    if monitor.view is None:
         return (
             "not heard of since it was registered: check that it runs, and that its [hostmonitor]"
             " token_file has its token"
@@ -227,11 +227,11 @@ _UNHEARD: Mapping[str, Any] = {
 }
 
 
-def _monitor(one: View) -> dict[str, Any]:
-    picture = one.picture
+def _monitor(view: View) -> dict[str, Any]:
+    picture = view.picture
     return {
-        "kind": one.kind,
-        "seen_at": plain(one.seen_at),
+        "kind": view.kind,
+        "seen_at": plain(view.seen_at),
         "networks": {name: _sight(sight) for name, sight in picture.networks.items()},
         "matrix_source": picture.ha_matrix.source,
         "hosts": len(picture.places),

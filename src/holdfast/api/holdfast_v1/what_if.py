@@ -125,7 +125,7 @@ def _view(
             "ha_key": settings.ha_key,
             "hosts": [_servers(preview) for preview in previews],
         },
-        "racks": [_left(one) for one in what_if.left(hosts, after, what_if.RACK)],
+        "racks": [_left(rack) for rack in what_if.left(hosts, after, what_if.RACK)],
         "segments": [_left(segment) for segment in _segments(request, hosts, after)],
     }
 
@@ -144,7 +144,7 @@ def _segments(request: Request, hosts: Sequence[Host], after: what_if.After) -> 
         return ()
     kept = {capacity.name: capacity.kept for capacity in request.services.store.failover.report()}
     segments = what_if.left(hosts, after, what_if.SEGMENT, kept)
-    return [one for one in segments if one.kept]
+    return [segment for segment in segments if segment.kept]
 
 
 def _hosts(request: Request) -> list[Host]:
@@ -176,7 +176,7 @@ def _holders(look: WallSnapshot, host_id: int, *, hidden: bool) -> Sequence[Hold
     held = look.held.get(host_id, ())
     if hidden:
         return [Holder("", "reserved")] if held else ()
-    return [Holder(one.lease_id, one.lease) for one in held]
+    return [Holder(hold.lease_id, hold.lease) for hold in held]
 
 
 def _dead(hosts: Sequence[Host], names: Sequence[str], racks: Sequence[str]) -> list[Host]:
@@ -186,9 +186,9 @@ def _dead(hosts: Sequence[Host], names: Sequence[str], racks: Sequence[str]) -> 
             shown = ", ".join(sorted(known)[:20]) or "none"
             raise NotFound(f"no host is in rack {rack[:80]!r}; racks known: {shown}")
     by: dict[str, list[Host]] = {}
-    for one in hosts:
-        by.setdefault(short(one.name), []).append(one)
-        by.setdefault(str(one.id), []).append(one)
+    for enrolled in hosts:
+        by.setdefault(short(enrolled.name), []).append(enrolled)
+        by.setdefault(str(enrolled.id), []).append(enrolled)
     chosen = {_named(by.get(short(name), ()), name) for name in names}
     return [host for host in hosts if host.id in chosen or host.rack in {*racks}]
 

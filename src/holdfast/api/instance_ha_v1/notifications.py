@@ -167,24 +167,24 @@ def _hostnames(request: Request, notifications: Sequence[Notification]) -> Mappi
 
 
 def view(
-    one: Notification, microversion: tuple[int, int], hostnames: Mapping[str, str]
+    notification: Notification, microversion: tuple[int, int], hostnames: Mapping[str, str]
 ) -> dict[str, Any]:
     shown = {
-        "id": one.id,
-        "notification_uuid": one.uuid,
-        "generated_time": stamp(one.generated_time),
-        "source_host_uuid": one.segment_host_uuid,
-        "type": one.type,
-        "payload": one.payload,
-        "status": one.status,
-        "failover_segment_uuid": one.segment_uuid,
-        "message": one.message,
-        **times(one),
+        "id": notification.id,
+        "notification_uuid": notification.uuid,
+        "generated_time": stamp(notification.generated_time),
+        "source_host_uuid": notification.segment_host_uuid,
+        "type": notification.type,
+        "payload": notification.payload,
+        "status": notification.status,
+        "failover_segment_uuid": notification.segment_uuid,
+        "message": notification.message,
+        **times(notification),
     }
     if microversion < OURS:
         return shown
-    hostname = hostnames.get(one.segment_host_uuid)
-    return shown | {"hostname": hostname, "incident_id": one.incident_id}
+    hostname = hostnames.get(notification.segment_host_uuid)
+    return shown | {"hostname": hostname, "incident_id": notification.incident_id}
 
 
 # /instance-ha/v1/notifications/NOTIFICATION/vmoves: servers evacuated from a failed host.

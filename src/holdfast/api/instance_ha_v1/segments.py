@@ -111,11 +111,11 @@ def view(segment: Segment, microversion: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def times(one: Any) -> dict[str, Any]:
+def times(item: Any) -> dict[str, Any]:
     """Return the timestamps of an object. `deleted` is always false: deleted rows are gone."""
     return {
-        "created_at": stamp(one.created_at),
-        "updated_at": stamp(one.updated_at),
+        "created_at": stamp(item.created_at),
+        "updated_at": stamp(item.updated_at),
         "deleted_at": None,
         "deleted": False,
     }

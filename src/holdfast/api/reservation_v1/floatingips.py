@@ -45,13 +45,13 @@ def _floatingip(request: Request) -> FloatingIp:
     return request.services.store.ledger.floatingip(request.path["floatingip_id"])
 
 
-def view(one: FloatingIp) -> dict[str, Any]:
+def view(address: FloatingIp) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "floating_network_id": one.network_id,
-        "subnet_id": one.subnet_id,
-        "floating_ip_address": one.address,
-        "reservable": one.reservable,
-        "created_at": stamp(one.created_at),
-        "updated_at": stamp(one.updated_at),
+        "id": address.id,
+        "floating_network_id": address.network_id,
+        "subnet_id": address.subnet_id,
+        "floating_ip_address": address.address,
+        "reservable": address.reservable,
+        "created_at": stamp(address.created_at),
+        "updated_at": stamp(address.updated_at),
     }

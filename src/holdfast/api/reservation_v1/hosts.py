@@ -77,16 +77,16 @@ def properties(request: Request) -> Response:
     detail, everything = bool(request.query.get("detail")), bool(request.query.get("all"))
     if everything and not request.caller.is_admin:
         raise Forbidden("all: private properties are shown to admins only")
-    found: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     for row in request.services.store.ledger.properties():
         if row["private"] and not everything:
             continue
-        entry = found.setdefault(
+        entry = by_name.setdefault(
             row["name"], {"property": row["name"], "private": row["private"], "values": []}
         )
         if row["text"] is not None:
             entry["values"].append(row["text"])
-    entries: Iterable[dict[str, Any]] = found.values()
+    entries: Iterable[dict[str, Any]] = by_name.values()
     if not detail:
         entries = [{"property": entry["property"]} for entry in entries]
     return Response({"resource_properties": list(entries)})
