@@ -50,4 +50,4 @@ def furnish_case(house: House, path: str) -> None:
     store.switches.pause("", "ann", "wait", None)
     values = {"id": WINDOW, "matcher": {"kind": "guest"}, "author": "ann", "reason": "patches"}
     until = store.database.now() + timedelta(hours=1)
-    store.switches.silence({**values, "expires_at": until})
+    store.switches.add_window({**values, "expires_at": until})

@@ -117,13 +117,13 @@ def test_a_mute_also_hushes_the_next_alarm_of_the_same_rule(house: House) -> Non
     alarm_id = furnish_alarm(house)
     body = {"duration_s": 3600}
     silent = house.call("POST", f"{ALARMS}/{alarm_id}/mute", json=body).json["alarm"]
-    assert silent["silent_until"] > silent["fired_at"]
+    assert silent["muted_until"] > silent["fired_at"]
     report(house, alarm_body("cleared", LATER))
     next_one = {"first_at": LAST, "key": f"{GUEST}/busy/{LAST}"}
     report(house, alarm_body("raised", LAST, **next_one))
     assert told(house) == ["alarm.raised"]
     (alarm,) = listed(house)
-    assert alarm["silent_until"] == silent["silent_until"]
+    assert alarm["muted_until"] == silent["muted_until"]
     house.call("POST", f"{ALARMS}/{alarm['id']}/mute", json={"duration_s": 0})
     assert told(house)[1:] == ["alarm.raised"]
     report(house, alarm_body("again", NOON.replace("12:00", "12:20"), **next_one))

@@ -363,7 +363,7 @@ def work(
         (HOST, [], "running", [("guards", "RUNNING")]),
         (
             HOST,
-            ["guards", "fence", "tell", "repair", "prepare"],
+            ["guards", "fence", "force_down", "repair", "prepare"],
             "running",
             [
                 ("guards", "SUCCESS"),
@@ -421,7 +421,7 @@ def test_from_1_1_on_a_report_shows_the_steps_of_its_recovery(
 @pytest.mark.parametrize("status", ["finished", "ignored"])
 def test_a_report_that_is_over_shows_no_step_that_still_runs(house: House, status: str) -> None:
     """Also before the manager has written down that the last one is done."""
-    work(house, "i-7", ["guards", "fence", "tell", "repair", "prepare", "move", "verify"])
+    work(house, "i-7", ["guards", "fence", "force_down", "repair", "prepare", "move", "verify"])
     own = write_report(house, uuid_of(house, "cmp-1"), incident_id="i-7", status=status)
     shown = house.call("GET", f"{REPORTS}/{own}", headers=at("1.1")).json["notification"]
     last = shown["recovery_workflow_details"][-1]

@@ -106,8 +106,8 @@ def test_alarms_are_listed_answered_and_muted(ask: Any) -> None:
     whole = ask("alarm", "show", alarm["id"])
     assert whole["details"]["samples"] == 60
     assert ask("alarm", "ack", alarm["id"])["acked_by"]
-    assert ask("alarm", "mute", alarm["id"], "--for", "2h")["silent_until"]
-    assert ask("alarm", "mute", alarm["id"], "--end")["silent_until"] is None
+    assert ask("alarm", "mute", alarm["id"], "--for", "2h")["muted_until"]
+    assert ask("alarm", "mute", alarm["id"], "--end")["muted_until"] is None
     assert "no alarm" in ask("alarm", "show", "nothing", code=1)
     assert ask("alarm", "end", alarm["id"])["state"] == "ok"
     assert ask("alarm", "list") == []

@@ -136,7 +136,7 @@ def test_a_host_dies_and_its_page_follows_until_it_is_recovered(
         expect(timeline).to_contain_text("web-1: leaves cmp-6")
         expect(timeline.locator("li").first).to_contain_text("it happened, says a COMPUTE_HOST")
         names = [
-            *("noticed", "judged", "proven off", "told and repaired", "moved", "verified"),
+            *("noticed", "judged", "proven off", "forced down and repaired", "moved", "verified"),
             "closed",
         ]
         expect(page.locator(".phases b")).to_have_text(names)

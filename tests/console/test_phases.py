@@ -22,7 +22,7 @@ from holdfast.recovery.timeline import (
 )
 
 NOON = datetime(2027, 1, 31, 12, tzinfo=UTC)
-STEPS = ("guards", "fence", "tell", "repair", "prepare", "move", "verify", "report")
+STEPS = ("guards", "fence", "force_down", "repair", "prepare", "move", "verify", "report")
 
 
 def after(seconds: float) -> str:
@@ -86,7 +86,7 @@ def test_every_second_from_the_first_missed_sample_to_closed_is_somewhere() -> N
         ("noticed", "done", 3),
         ("judged", "done", 1),
         ("fenced", "done", 2),
-        ("told and repaired", "done", 1),
+        ("forced down and repaired", "done", 1),
         ("moved", "done", 2),
         ("verified", "done", 0.5),
         ("closed", "done", 0.5),
@@ -106,7 +106,7 @@ def test_what_is_under_way_lasts_until_now_and_the_rest_is_to_come() -> None:
         ("noticed", "done", 3),
         ("judged", "done", 1),
         ("proven off", "under way", 16),
-        ("told and repaired", "to come", 0),
+        ("forced down and repaired", "to come", 0),
         ("moved", "to come", 0),
         ("verified", "to come", 0),
         ("closed", "to come", 0),

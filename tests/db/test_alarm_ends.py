@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from holdfast.alarms.central import ALARM_SILENCE, CENTRAL
+from holdfast.alarms.central import ALARM_MUTE, CENTRAL
 from holdfast.db import Store
 from holdfast.db.incident_queries import Wanted as Cases
 from holdfast.db.tables import agents, alarms, observations, operations
@@ -49,7 +49,7 @@ def due(store: Store, alarm_id: str) -> datetime | None:
     """When the end of its silence is."""
     o = operations.c
     with store.database.read() as conn:
-        mine = o.key == f"{ALARM_SILENCE}/{alarm_id}", o.is_open.is_(True)
+        mine = o.key == f"{ALARM_MUTE}/{alarm_id}", o.is_open.is_(True)
         return conn.execute(sa.select(o.next_try_at).where(*mine)).scalar()
 
 
@@ -61,7 +61,7 @@ def only(store: Store) -> dict[str, Any]:
 def raised_in_silence(store: Store, **more: Any) -> str:
     """The id of an alarm of which nobody has heard."""
     say(store, "raised")
-    store.alarms.silence(only(store)["id"], "ann", HOUR)
+    store.alarms.mute(only(store)["id"], "ann", HOUR)
     say(store, "cleared", 1)
     say(store, "raised", 2, began=2, actions=ALL, **more)
     assert (told(store), deeds(store), cases(store)) == (["raised"], [], [])
@@ -72,7 +72,7 @@ def let_silence_pass(store: Store, alarm_id: str) -> str:
     """As if its time had come; what is said of that."""
     with store.database.write() as conn:
         now = store.database.now(conn)
-        conn.execute(sa.update(alarms).values(silent_until=now - timedelta(seconds=1)))
+        conn.execute(sa.update(alarms).values(muted_until=now - timedelta(seconds=1)))
     return store.alarms.speak_up(alarm_id)
 
 
@@ -130,7 +130,7 @@ def test_another_alarm_of_the_rule_that_stands_is_known(store: Store) -> None:
 
 def test_what_still_stands_when_its_silence_is_over_is_told_and_done_once(store: Store) -> None:
     alarm_id = raised_in_silence(store)
-    assert due(store, alarm_id) == only(store)["silent_until"]
+    assert due(store, alarm_id) == only(store)["muted_until"]
     assert "is silent until" in store.alarms.speak_up(alarm_id)
     assert "told and done" in let_silence_pass(store, alarm_id)
     assert told(store) == ["raised", "raised"]
@@ -148,7 +148,7 @@ def test_what_still_stands_when_its_silence_is_over_is_told_and_done_once(store:
 def test_several_who_look_at_once_tell_it_once(store: Store) -> None:
     alarm_id = raised_in_silence(store)
     with store.database.write() as conn:
-        conn.execute(sa.update(alarms).values(silent_until=store.database.now(conn) - HOUR))
+        conn.execute(sa.update(alarms).values(muted_until=store.database.now(conn) - HOUR))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: store.alarms.speak_up(alarm_id), range(8)))
     assert told(store) == ["raised", "raised"]
@@ -158,24 +158,24 @@ def test_several_who_look_at_once_tell_it_once(store: Store) -> None:
 def test_a_silence_that_is_ended_early_keeps_nothing_back(store: Store) -> None:
     alarm_id = raised_in_silence(store)
     for _ in range(2):
-        store.alarms.silence(alarm_id, "ann", timedelta())
+        store.alarms.mute(alarm_id, "ann", timedelta())
     assert told(store) == ["raised", "raised"]
     assert (deeds(store), len(cases(store))) == (["repair_ahead"], 1)
 
 
 def test_a_silence_that_is_ended_is_not_that_of_the_next_alarm(store: Store) -> None:
     alarm_id = raised_in_silence(store)
-    store.alarms.silence(alarm_id, "ann", timedelta())
+    store.alarms.mute(alarm_id, "ann", timedelta())
     say(store, "cleared", 3, began=2)
     say(store, "raised", 4, began=4)
-    assert only(store)["silent_until"] is None
+    assert only(store)["muted_until"] is None
     assert told(store) == ["raised", "raised", "cleared", "raised"]
 
 
 def test_another_length_of_a_silence_moves_its_end(store: Store) -> None:
     alarm_id = raised_in_silence(store)
     before = due(store, alarm_id)
-    until = store.alarms.silence(alarm_id, "ann", 3 * HOUR)["silent_until"]
+    until = store.alarms.mute(alarm_id, "ann", 3 * HOUR)["muted_until"]
     assert before is not None and until > before + HOUR
     assert due(store, alarm_id) == until
 
@@ -186,7 +186,7 @@ def test_nothing_is_told_of_what_is_over_or_known(store: Store) -> None:
     assert "is over" in let_silence_pass(store, alarm_id)
     say(store, "raised", 5, began=5)
     known = str(only(store)["id"])
-    store.alarms.silence(known, "ann", HOUR)
+    store.alarms.mute(known, "ann", HOUR)
     say(store, "no_data", 6, began=5)
     say(store, "raised", 7, began=5)
     before = told(store)
@@ -199,7 +199,7 @@ def test_what_its_rule_began_to_ask_for_in_the_silence_is_done_and_not_told_agai
 ) -> None:
     say(store, "raised")
     alarm_id = str(only(store)["id"])
-    store.alarms.silence(alarm_id, "ann", HOUR)
+    store.alarms.mute(alarm_id, "ann", HOUR)
     say(store, "raised", 1, actions=ALL)  # as agents do when a rule asks for more
     assert (deeds(store), cases(store)) == ([], [])
     for _ in range(2):
@@ -223,7 +223,7 @@ def test_that_nothing_is_known_is_told_and_what_is_asked_for_waits(store: Store)
 def test_what_is_said_again_before_anybody_looked_is_told_as_raised(store: Store) -> None:
     alarm_id = raised_in_silence(store)
     with store.database.write() as conn:
-        conn.execute(sa.update(alarms).values(silent_until=store.database.now(conn) - HOUR))
+        conn.execute(sa.update(alarms).values(muted_until=store.database.now(conn) - HOUR))
     say(store, "again", 3, began=2, actions=ALL)
     assert (told(store), deeds(store)) == (["raised", "raised"], ["repair_ahead"])
     assert "told already" in store.alarms.speak_up(alarm_id)

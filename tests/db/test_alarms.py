@@ -139,23 +139,23 @@ def test_many_who_say_the_same_at_once_make_one_alarm(store: Store) -> None:
 def test_a_silence_goes_on_for_the_next_alarm_and_asks_for_nothing(store: Store) -> None:
     say(store, "raised")
     (row,) = standing(store)
-    store.alarms.silence(row["id"], "ann", timedelta(hours=1))
+    store.alarms.mute(row["id"], "ann", timedelta(hours=1))
     say(store, "cleared", 1)
     say(store, "raised", 2, began=2, actions=["migrate_away"])
     (again,) = standing(store)
-    assert (again["silent_by"], deeds(store)) == ("ann", [])
-    assert store.alarms.silence(again["id"], "ann", timedelta())["silent_until"] is None
+    assert (again["muted_by"], deeds(store)) == ("ann", [])
+    assert store.alarms.mute(again["id"], "ann", timedelta())["muted_until"] is None
 
 
 def test_a_silence_of_a_disk_is_not_one_of_the_disk_beside_it(store: Store) -> None:
     vda, vdb = f"{GUEST}/vda", f"{GUEST}/vdb"
     say(store, "raised", entity=vda, key="vda/1")
     (row,) = standing(store)
-    store.alarms.silence(row["id"], "ann", timedelta(hours=1))
+    store.alarms.mute(row["id"], "ann", timedelta(hours=1))
     say(store, "raised", 1, entity=vdb, key="vdb/1")
     say(store, "cleared", 2, entity=vda, key="vda/1")
     say(store, "raised", 3, entity=vda, key="vda/2")
-    silent = {row["details"]["entity"]: row["silent_by"] for row in standing(store)}
+    silent = {row["details"]["entity"]: row["muted_by"] for row in standing(store)}
     assert silent == {vda: "ann", vdb: None}
 
 

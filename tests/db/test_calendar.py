@@ -78,7 +78,7 @@ def counts(store: Store) -> dict[tuple[str, str, bool], int]:
     return {(one.pool, one.state, bool(one.reservable)): one.hosts for one in found}
 
 
-def test_leases_incidents_and_silences_of_a_time(store: Store) -> None:
+def test_leases_incidents_and_maintenance_windows_of_a_time(store: Store) -> None:
     now = furnish(store)
     rows, total = store.calendar.leases("blue", *span(now, 0, 9), offset=0, limit=1)
     assert (len(rows), total) == (1, 2)
@@ -87,6 +87,6 @@ def test_leases_incidents_and_silences_of_a_time(store: Store) -> None:
     assert len(store.calendar.incidents(["cmp-3"], *span(now, -1, 1))) == 2
     assert store.calendar.incidents(["cmp-1"], *span(now, -1, 1)) == []
     values = {"matcher": {"host": "cmp-1"}, "author": "a", "reason": "r"}
-    store.switches.silence({**values, "starts_at": now, "expires_at": now + HOUR})
-    assert len(store.calendar.silences(*span(now, 0.5, 9))) == 1
-    assert store.calendar.silences(*span(now, 1.5, 9)) == []
+    store.switches.add_window({**values, "starts_at": now, "expires_at": now + HOUR})
+    assert len(store.calendar.maintenance_windows(*span(now, 0.5, 9))) == 1
+    assert store.calendar.maintenance_windows(*span(now, 1.5, 9)) == []

@@ -50,7 +50,9 @@ def test_a_topic_has_another_mark_once_something_changed_and_others_have_not(sto
     assert {name for name in TOPICS if after[name] != before[name]} == {SWITCHES, AUDIT}
 
 
-def test_what_the_wall_shows_of_agents_segments_and_silences_is_in_a_mark(store: Store) -> None:
+def test_what_the_wall_shows_of_agents_segments_and_maintenance_windows_is_in_a_mark(
+    store: Store,
+) -> None:
     def changed(do: Callable[[], object]) -> set[str]:
         before = store.changes.marks()
         do()
@@ -63,7 +65,7 @@ def test_what_the_wall_shows_of_agents_segments_and_silences_is_in_a_mark(store:
     def silence() -> None:
         begins = store.database.now() + HOUR
         said = {"author": "ann", "reason": "new memory", "matcher": {"host": "cmp-1"}}
-        store.switches.silence({**said, "starts_at": begins, "expires_at": begins + HOUR})
+        store.switches.add_window({**said, "starts_at": begins, "expires_at": begins + HOUR})
 
     beat(None)
     assert changed(lambda: beat(3)) == {HOSTS}

@@ -199,7 +199,7 @@ def test_the_end_of_a_muted_alarm_is_sent_to_alertmanager_only(
     assert len(agent.told(CHAT)) == 1
     sink.send(raised)
     (row,) = agent.store.alarms.list_all(Wanted())
-    agent.store.alarms.silence(row["id"], "ann", timedelta(hours=1))
+    agent.store.alarms.mute(row["id"], "ann", timedelta(hours=1))
     agent.say("again", 2)
     agent.say("cleared", 3)
     (cleared,) = agent.told()

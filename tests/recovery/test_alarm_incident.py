@@ -124,7 +124,7 @@ def test_only_an_unmuted_rule_with_the_incident_action_opens_an_incident(house: 
     assert found(house) == []
     say(house, "raised", server="loud")
     alarm = only(house).incident.id
-    house.m.store.alarms.silence(alarm, "ann", timedelta(hours=1))
+    house.m.store.alarms.mute(alarm, "ann", timedelta(hours=1))
     say(house, "cleared", 1, server="loud")
     assert only(house).incident.status == "recovered"  # a silence keeps nothing open
     say(house, "raised", 2, server="loud", key="loud/pipe/2")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from holdfast.alarms.central import ALARM_SILENCE
+from holdfast.alarms.central import ALARM_MUTE
 from holdfast.db.alarms import Wanted
 from holdfast.db.tables import operations
 from tests.recovery.house import HealHouse
@@ -23,7 +23,7 @@ def silenced(house: HealHouse, server: str) -> str:
     say(house, "raised", server=server, actions=["notify"])
     alarms = house.m.store.alarms
     (first,) = alarms.list_all(Wanted())
-    alarms.silence(first["id"], "ann", timedelta(hours=1))
+    alarms.mute(first["id"], "ann", timedelta(hours=1))
     say(house, "cleared", 1, server=server)
     say(house, "raised", 2, server=server, actions=ASKED, key=f"{server}/pipe/2")
     (alarm,) = alarms.list_all(Wanted())
@@ -38,7 +38,7 @@ def web(house: HealHouse) -> str:
 
 def sentence(house: HealHouse, alarm_id: str) -> tuple[str, str]:
     o = operations.c
-    query = sa.select(o.status, o.sentence).where(o.key == f"{ALARM_SILENCE}/{alarm_id}")
+    query = sa.select(o.status, o.sentence).where(o.key == f"{ALARM_MUTE}/{alarm_id}")
     with house.m.store.database.read() as conn:
         row = conn.execute(query).one()
         return row.status, row.sentence
@@ -75,7 +75,7 @@ def test_an_alarm_over_before_the_end_of_its_mute_is_not_published(
 def test_an_extended_mute_ends_later(house: HealHouse, web: str) -> None:
     alarm_id = silenced(house, web)
     house.run(minutes=30)
-    house.m.store.alarms.silence(alarm_id, "ann", timedelta(hours=2))
+    house.m.store.alarms.mute(alarm_id, "ann", timedelta(hours=2))
     house.run(minutes=110)
     assert heard(house) == ["alarm.raised"]
     house.run(minutes=11)

@@ -95,7 +95,7 @@ def test_a_silence_says_no_for_good(house: HealHouse) -> None:
         "reason": "moving racks",
         "expires_at": house.clock.now() + timedelta(hours=1),
     }
-    house.m.store.switches.silence(silence)
+    house.m.store.switches.add_window(silence)
     silenced, acted = dead(house, "cmp-1", "cmp-2")
     house.run(seconds=40)
     assert house.reported(silenced) == "ignored"

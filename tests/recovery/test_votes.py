@@ -466,7 +466,7 @@ def test_a_dead_host_is_recovered_when_its_maintenance_window_ends(
 ) -> None:
     until = house.at(minutes=5)
     silence = {"id": house.new_id(), "matcher": {"host": DEAD}, "author": "ann", "reason": "so"}
-    house.m.store.switches.silence({**silence, "expires_at": until})
+    house.m.store.switches.add_window({**silence, "expires_at": until})
     dies(house, *ctls)
     house.run(minutes=4)
     (one,) = incidents(house)

@@ -34,7 +34,7 @@ STATES: Final = (FIRING, NO_DATA, OK)
 #: Kind of the operation that performs a rule's action.
 ALARM_ACTION: Final = "alarm_action"
 #: Kind of the operation that sends, at the end of a mute, notifications for standing alarms.
-ALARM_SILENCE: Final = "alarm_silence"
+ALARM_MUTE: Final = "alarm_mute"
 #: Actions of a rule that are durable operations.
 DURABLE_ACTIONS: Final = ("disable_host", "migrate_away", "repair_ahead")
 #: This action is no operation: the incident is written with the alarm, and nothing else is
@@ -178,16 +178,16 @@ def action_of(alarm_id: str, host: str, action: str, now: datetime) -> Operation
     )
 
 
-def end_of_silence(alarm_id: str, until: datetime) -> Operation:
+def end_of_mute(alarm_id: str, until: datetime) -> Operation:
     """Build the operation for the end of an alarm's mute.
 
     Each alarm has a single row; a longer or shorter mute moves its due time.
     """
-    key = f"{ALARM_SILENCE}/{alarm_id}"
+    key = f"{ALARM_MUTE}/{alarm_id}"
     return Operation(
         id=hashlib.sha256(key.encode()).hexdigest()[:32],
-        kind=ALARM_SILENCE,
-        subject=f"{ALARM_SILENCE}:{alarm_id}",
+        kind=ALARM_MUTE,
+        subject=f"{ALARM_MUTE}:{alarm_id}",
         key=key,
         due_at=until,
         next_try_at=until,

@@ -23,7 +23,7 @@ class List(ListObjects):
   holdfast alarm list --host cmp-07 --all"""
     columns = (
         *("id", "severity", "state", "rule", "host", "name", "value", "threshold", "fired_at"),
-        *("acked_by", "silent_until"),
+        *("acked_by", "muted_until"),
     )
     filters = (
         arg("--host", help="seen on this host"),

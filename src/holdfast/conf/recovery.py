@@ -27,7 +27,7 @@ def _steps(name: str, when: str) -> cfg.Opt:
         default={},
         mutable=True,
         help=f"Custom steps that run {when} a built-in step: `move:mail`, where mail is an entry"
-        " point of the group holdfast.recovery_steps. Built-in steps of a host: fence, tell,"
+        " point of the group holdfast.recovery_steps. Built-in steps of a host: fence, force_down,"
         " repair, prepare, move, verify; of a guest: stop, start, confirm, elsewhere; of a"
         " process: disable, confirm; of all incidents: guards, report.",
     )

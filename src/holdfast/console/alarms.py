@@ -94,7 +94,7 @@ def _alarm(request: Request) -> dict[str, Any]:
 
 
 def _is_muted(request: Request, alarm: Mapping[str, Any]) -> bool:
-    until = alarm["silent_until"]
+    until = alarm["muted_until"]
     return until is not None and read_time(until) > request.services.clock.now()
 
 

@@ -698,7 +698,7 @@ def _rows(request: Request, view: CalendarView) -> tuple[Sequence[Row], int]:
     holds = store.holds([host for host in ids if host not in crowded], scale.start, scale.end)
     around = Around(
         store.incidents([host.name for host in hosts], scale.start, scale.end),
-        store.silences(scale.start, scale.end),
+        store.maintenance_windows(scale.start, scale.end),
         dense,
         request.services.clock.now(),
     )

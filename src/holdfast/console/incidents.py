@@ -151,8 +151,8 @@ _OF: Final[Mapping[str, Mapping[str, str]]] = {
     "host": {
         "guards": "judged",
         "fence": "fenced",
-        "tell": "told and repaired",
-        "repair": "told and repaired",
+        "force_down": "forced down and repaired",
+        "repair": "forced down and repaired",
         "prepare": "moved",
         "move": "moved",
         "verify": "verified",

@@ -122,7 +122,7 @@ def build_tiles(
     incidents: dict[str, list[Incident]] = {}
     for incident in snapshot.open:
         incidents.setdefault(short(incident.host), []).append(incident)
-    windows = _by_host(snapshot.silences)
+    windows = _by_host(snapshot.maintenance_windows)
     health = networks, default_networks, guests
     return [_tile(row, snapshot, health, incidents, windows) for row in snapshot.hosts]
 

@@ -167,7 +167,7 @@ def catch_up(conn: Connection, publisher: EventPublisher, row: Row, now: datetim
     if row["state"] == model.OK:
         return f"{what} is over: nothing is told"
     if is_silent(row, now):
-        return f"{what} is silent until {row['silent_until'].isoformat()}"
+        return f"{what} is silent until {row['muted_until'].isoformat()}"
     is_news = memory.recall(row).told != row["state"]
     event = model.RAISED if row["state"] == model.FIRING else model.NO_DATA
     report = model.read(row["details"], row["host"], row["subject"], event)
@@ -177,7 +177,10 @@ def catch_up(conn: Connection, publisher: EventPublisher, row: Row, now: datetim
         adopt(conn, incident_id, row, now)
     if not is_news:
         return f"{what} was told already"
-    sentence = f"the silence of {what} is over and it stands: what was kept back is told and done"
+    sentence = (
+        f"the mute of {what} is over and the alarm still fires: withheld notifications and"
+        " actions follow"
+    )
     audit.write(conn, now, f"alarm:{row['id']}", row["project_id"] or None, sentence)
     return sentence
 
@@ -210,7 +213,7 @@ def stands(conn: Connection, report: model.AlarmReport) -> bool:
 
 
 def is_silent(row: Row, now: datetime) -> bool:
-    return row["silent_until"] is not None and row["silent_until"] > now
+    return row["muted_until"] is not None and row["muted_until"] > now
 
 
 def name(row: Row) -> str:
@@ -223,7 +226,7 @@ def quiet_ones(conn: Connection, like: Row, now: datetime) -> list[Row]:
     The entity is compared too, because a server is the subject of all its disks and interfaces.
     """
     same = (a[name] == like[name] for name in ("host", "rule", "subject"))
-    query = sa.select(alarms).where(*same, a.silent_until > now).order_by(a.silent_until.desc())
+    query = sa.select(alarms).where(*same, a.muted_until > now).order_by(a.muted_until.desc())
     entity = like["details"]["entity"]
     rows = conn.execute(query).mappings()
     return [dict(row) for row in rows if row["details"]["entity"] == entity]
@@ -252,7 +255,7 @@ def _heed(
     """Notify people and request effects after a report; return the incident id."""
     silent, known = is_silent(row, now), memory.recall(row)
     if silent and report.event != model.CLEARED:
-        put(conn, [model.end_of_silence(row["id"], row["silent_until"])], now)
+        put(conn, [model.end_of_mute(row["id"], row["muted_until"])], now)
         return follow(conn, publisher, row["id"], report, now, silent=True)
     report = memory.as_heard(report, known)
     if (new := memory.after(report, known)) != known:
@@ -335,15 +338,15 @@ def _written(
         **{"acked_at": None, "acked_by": None, "created_at": now},
         **values,
     }
-    row |= _silence(conn, row, now)
+    row |= _mute(conn, row, now)
     conn.execute(sa.insert(alarms).values(**row))
     return row
 
 
-def _silence(conn: Connection, row: Row, now: datetime) -> dict[str, Any]:
+def _mute(conn: Connection, row: Row, now: datetime) -> dict[str, Any]:
     """Return the mute in force for an earlier alarm of the same rule and entity."""
     longest = next(iter(quiet_ones(conn, row, now)), None)
-    return {name: longest[name] if longest else None for name in ("silent_until", "silent_by")}
+    return {name: longest[name] if longest else None for name in ("muted_until", "muted_by")}
 
 
 def _forget(conn: Connection, now: datetime) -> None:
@@ -424,7 +427,7 @@ class AlarmStore:
 
         return self._answer(alarm_id, action)
 
-    def silence(self, alarm_id: str, author: str, lasts: timedelta) -> Row:
+    def mute(self, alarm_id: str, author: str, lasts: timedelta) -> Row:
         """Mute an alarm, and later alarms of the same rule and entity, for a time.
 
         A time of 0 ends a mute, and notifications and effects held back are sent and started.
@@ -441,12 +444,12 @@ class AlarmStore:
                 alarm["id"] for alarm in quiet_ones(conn, known, now) if alarm["id"] != alarm_id
             ]
             for row in (known, *filter(None, (locked(conn, a.id == other) for other in others))):
-                quiet = {"silent_until": until, "silent_by": author if until else None}
+                quiet = {"muted_until": until, "muted_by": author if until else None}
                 write(conn, row["id"], now, **quiet)
                 if until is None:
                     catch_up(conn, self._db.publisher, {**row, **quiet}, now)
                 elif row["state"] != model.OK:
-                    put(conn, [model.end_of_silence(row["id"], until)], now)
+                    put(conn, [model.end_of_mute(row["id"], until)], now)
 
         return self._answer(alarm_id, action)
 

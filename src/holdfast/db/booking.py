@@ -262,20 +262,20 @@ def hold(
     steps: Sequence[Step],
     now: datetime,
     *,
-    patient: bool = True,
-    spared: bool = False,
+    wait_for_lock: bool = True,
+    may_use_spares: bool = False,
 ) -> None:
     """Hold the resources of the new leases, minus those the old leases held; or StaleWrite.
 
-    With `spared` the booking may use hosts that segments keep free for this case.
+    With `may_use_spares` the booking may use hosts that segments keep free for this case.
     """
     wanted = [more for old, new in steps for more in _more(old, new)]
     changed = {host_id for old, new in steps for host_id in _changed(old, new)}
-    lock_hosts(conn, changed, now, patient=patient)
+    lock_hosts(conn, changed, now, wait_for_lock=wait_for_lock)
     own = [reservation.id for _old, new in steps for reservation in new.reservations]
     held = [allocation for _old, new in steps for allocation in new.allocations()]
     lost, guarded = _lost_hosts(conn, wanted, held, own, now)
-    if guarded and not spared:
+    if guarded and not may_use_spares:
         before = [allocation for old, _new in steps if old for allocation in old.allocations()]
         for segment in sorted(guarded):
             lock_resource(conn, key(segment))
@@ -287,16 +287,16 @@ def hold(
 
 
 def lock_hosts(
-    conn: Connection, ids: Collection[int], now: datetime, *, patient: bool = True
+    conn: Connection, ids: Collection[int], now: datetime, *, wait_for_lock: bool = True
 ) -> None:
     """Lock the rows of these hosts until the commit: the queue of bookings.
 
-    Without `patient` the call does not wait: StaleWrite at once, because there may be other
+    Without `wait_for_lock` the call does not wait: StaleWrite at once, because there may be other
     hosts.
     """
     for some in portions(sorted(ids)):
         if conn.dialect.name != "sqlite":  # the same order for all, against deadlocks
-            conn.execute(_QUEUE if patient else _QUEUE_OR_GO, {"ids": some})
+            conn.execute(_QUEUE if wait_for_lock else _QUEUE_OR_GO, {"ids": some})
         conn.execute(_TOUCH, {"its_ids": some, "now": now})
 
 
@@ -398,7 +398,7 @@ def _lost_hosts(
     for allocation in held:
         if allocation.host_id in ids:
             holdses.setdefault(allocation.host_id, []).append(hold_of(allocation))
-    span = _span(lost for lost in held if lost.host_id in ids)
+    span = _span(allocated for allocated in held if allocated.host_id in ids)
     others = _others(conn, ids, Window(max(span.start, now), span.end), own)
     room, guarded = _room(conn, ids)
     lost = {

@@ -316,7 +316,7 @@ class IncidentStore:
                 member=member,
                 lost_compute=member is not None and lost_compute(conn, member),
                 pauses=switches.pauses_for(conn, incident.segment, now),
-                maintenance_windows=switches.silences_for(conn, incident, now),
+                maintenance_windows=switches.windows_for(conn, incident, now),
                 larger=larger(incident, others),
                 domain=domain,
                 fleet=fleet_of(fleet, others, incident),

@@ -375,11 +375,11 @@ class LeaseStore:
     # writes
 
     def book(
-        self, lease: Lease, work: Work, *, limits: Limits | None = None, patient: bool = True
+        self, lease: Lease, work: Work, *, limits: Limits | None = None, wait_for_lock: bool = True
     ) -> None:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
-            hold(conn, [(None, lease)], now, patient=patient)
+            hold(conn, [(None, lease)], now, wait_for_lock=wait_for_lock)
             conn.execute(
                 sa.insert(leases).values(id=lease.id, created_at=now, **LEASE_WRITTEN.row(lease))
             )
@@ -412,8 +412,8 @@ class LeaseStore:
         claim: Claim | None = None,
         say: str = "",
         limits: Limits | None = None,
-        patient: bool = True,
-        spared: bool = False,
+        wait_for_lock: bool = True,
+        may_use_spares: bool = False,
         is_repair: bool = False,
     ) -> Lease:
         if claim is not None and limits is None and self._db.dialect == "postgresql":
@@ -425,7 +425,9 @@ class LeaseStore:
             # Always in this order, against deadlocks: lease, hosts, lockable resources,
             # project, work.
             _update_lease(conn, old, new, now)
-            hold(conn, [(old, new)], now, patient=patient, spared=spared)
+            hold(
+                conn, [(old, new)], now, wait_for_lock=wait_for_lock, may_use_spares=may_use_spares
+            )
             if claim is not None:
                 update_claimed(conn, claim, updated_at=now)
             _rewrite_reservations(conn, [(old, new)], now)
@@ -460,7 +462,7 @@ class LeaseStore:
             pairs: list[Step] = [(change.old, change.new) for change in steps]
             _take_leases(conn, [change.old for change in steps])
             _update_leases(conn, [(change.old, change.new) for change in steps], now)
-            hold(conn, pairs, now, spared=True)
+            hold(conn, pairs, now, may_use_spares=True)
             _rewrite_reservations(conn, pairs, now)
             for step in steps:
                 if step.work is not None:

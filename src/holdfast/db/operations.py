@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from holdfast.alarms.central import ALARM_SILENCE
+from holdfast.alarms.central import ALARM_MUTE
 from holdfast.db.booking import portions
 from holdfast.db.engine import Database
 from holdfast.db.rows import Mapper
@@ -60,7 +60,7 @@ _CANCEL = (
     )
 )
 #: Kinds of work with a date of its own; all other work is due when it is written.
-_DATED = (START, BEFORE_END, END, ALARM_SILENCE)
+_DATED = (START, BEFORE_END, END, ALARM_MUTE)
 #: Work that was written this much later than now was written by a clock ahead of time.
 SURELY_AHEAD = timedelta(seconds=60)
 _LAST = sa.select(sa.func.max(o.sequence)).where(o.subject == sa.bindparam("of"))

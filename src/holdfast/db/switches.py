@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operator switches: pauses, maintenance windows (table `silences`) and approvals.
+"""Operator switches: pauses, maintenance windows (table `maintenance_windows`) and approvals.
 
 The API writes them itself, without a manager, so that they work during a mass failure too.
 """
@@ -14,13 +14,13 @@ from sqlalchemy.engine import Connection
 
 from holdfast.db import audit
 from holdfast.db.engine import Database
-from holdfast.db.tables import operations, pauses, silences
+from holdfast.db.tables import maintenance_windows, operations, pauses
 from holdfast.model.errors import NotFound
 from holdfast.model.incident import Incident, matches
 from holdfast.model.operation import RUNNING
 from holdfast.ports.recovery import Switch
 
-o, p, s = operations.c, pauses.c, silences.c
+o, p, s = operations.c, pauses.c, maintenance_windows.c
 #: Scopes of pauses.
 EVERYWHERE = "recovery"
 APPROVED = "approved:repair"
@@ -87,11 +87,11 @@ class SwitchStore:
             rows = _in_force(conn, pauses, self._db.now(conn), ours)
         return [{**row, "domain": row["scope"].removeprefix(APPROVED)[1:]} for row in rows]
 
-    def silence(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    def add_window(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         def action(conn: Connection) -> Mapping[str, Any]:
             now = self._db.now(conn)
             row = {"id": str(uuid.uuid4()), "created_at": now, "starts_at": now, **values}
-            conn.execute(sa.insert(silences).values(**row))
+            conn.execute(sa.insert(maintenance_windows).values(**row))
             sentence = (
                 f"maintenance window by {row['author']} until {row['expires_at']}: {row['reason']}"
             )
@@ -100,16 +100,16 @@ class SwitchStore:
 
         return self._db.retry(action)
 
-    def unsilence(self, silence_id: str) -> None:
+    def delete_window(self, window_id: str) -> None:
         def action(conn: Connection) -> None:
-            if not conn.execute(sa.delete(silences).where(s.id == silence_id)).rowcount:
-                raise NotFound(f"no maintenance window {silence_id}")
+            if not conn.execute(sa.delete(maintenance_windows).where(s.id == window_id)).rowcount:
+                raise NotFound(f"no maintenance window {window_id}")
 
         self._db.retry(action)
 
-    def all_silences(self) -> Sequence[Mapping[str, Any]]:
+    def all_windows(self) -> Sequence[Mapping[str, Any]]:
         with self._db.read() as conn:
-            return [dict(row) for row in _in_force(conn, silences, self._db.now(conn))]
+            return [dict(row) for row in _in_force(conn, maintenance_windows, self._db.now(conn))]
 
 
 def expedite(conn: Connection, now: datetime) -> None:
@@ -123,8 +123,8 @@ def pauses_for(conn: Connection, segment: str, now: datetime) -> list[Switch]:
     return [_switch(row, row["scope"]) for row in _in_force(conn, pauses, now, ours)]
 
 
-def silences_for(conn: Connection, incident: Incident, now: datetime) -> list[Switch]:
-    rows = _in_force(conn, silences, now, s.starts_at <= now)
+def windows_for(conn: Connection, incident: Incident, now: datetime) -> list[Switch]:
+    rows = _in_force(conn, maintenance_windows, now, s.starts_at <= now)
     return [_switch(row, row["id"]) for row in rows if matches(row["matcher"], incident)]
 
 

@@ -475,8 +475,8 @@ pauses = Table(
     *times(),
 )
 
-silences = Table(
-    "silences",
+maintenance_windows = Table(
+    "maintenance_windows",
     metadata,
     Column("id", Id, primary_key=True),
     Column("matcher", JSON, nullable=False),
@@ -541,8 +541,8 @@ alarms = Table(
     Column("resolved_at", UtcDateTime, index=True),
     Column("acked_at", UtcDateTime),
     Column("acked_by", String(128)),
-    Column("silent_until", UtcDateTime),
-    Column("silent_by", String(128)),
+    Column("muted_until", UtcDateTime),
+    Column("muted_by", String(128)),
     Column("details", JSON, nullable=False),
     *times(),
     Index("ix_alarms_told_at", "told_at"),

@@ -27,6 +27,7 @@ from holdfast.db.tables import (
     hosts,
     incidents,
     leases,
+    maintenance_windows,
     monitors,
     operations,
     pauses,
@@ -35,7 +36,6 @@ from holdfast.db.tables import (
     samples,
     segment_hosts,
     segments,
-    silences,
     steps,
     vmoves,
 )
@@ -93,8 +93,9 @@ _LAST = (
     .where(i.kind == model.HOST)
     .order_by(i.id)
 )
-_SILENCED = sa.select(silences.c.matcher, silences.c.expires_at).where(
-    silences.c.starts_at <= sa.bindparam("now"), silences.c.expires_at > sa.bindparam("now")
+_WINDOWS = sa.select(maintenance_windows.c.matcher, maintenance_windows.c.expires_at).where(
+    maintenance_windows.c.starts_at <= sa.bindparam("now"),
+    maintenance_windows.c.expires_at > sa.bindparam("now"),
 )
 _ALARMS = (
     sa.select(alarms.c.host, sa.func.count())
@@ -131,7 +132,7 @@ class WallSnapshot:
     open: Sequence[Incident] = ()
     last: Mapping[str, Incident] = field(default_factory=dict)  # of hosts not up, by subject
     alarms: Mapping[str, int] = field(default_factory=dict)
-    silences: Sequence[Any] = ()  # rows: maintenance windows in force, and their end
+    maintenance_windows: Sequence[Any] = ()  # rows: maintenance windows in force, and their end
 
 
 class WallStore:
@@ -153,7 +154,7 @@ class WallStore:
                 [incident_of(row) for row in conn.execute(_OPEN).mappings()],
                 _last(conn, [f"host:{down.name}" for down in bad]),
                 {host: count for host, count in conn.execute(_ALARMS)},
-                conn.execute(_SILENCED, {"now": now}).all(),
+                conn.execute(_WINDOWS, {"now": now}).all(),
             )
 
     def ahead(self, host_id: int, most: int) -> Sequence[Mapping[str, Any]]:
@@ -312,11 +313,11 @@ MARKS: Final[Mapping[str, tuple[Any, ...]]] = {
         sa.select(_count(pauses.c.id), _max(pauses.c.created_at)).where(
             sa.or_(pauses.c.expires_at.is_(None), pauses.c.expires_at > _NOW)
         ),
-        sa.select(_count(silences.c.id), _max(silences.c.created_at)).where(
-            silences.c.expires_at > _NOW
+        sa.select(_count(maintenance_windows.c.id), _max(maintenance_windows.c.created_at)).where(
+            maintenance_windows.c.expires_at > _NOW
         ),
-        sa.select(_count(silences.c.id)).where(
-            silences.c.starts_at <= _NOW, silences.c.expires_at > _NOW
+        sa.select(_count(maintenance_windows.c.id)).where(
+            maintenance_windows.c.starts_at <= _NOW, maintenance_windows.c.expires_at > _NOW
         ),
     ),
     AUDIT: (sa.select(_max(audit.c.id)),),
@@ -398,7 +399,7 @@ a, h, i, le, r, s, m = (
     incidents.c,
     leases.c,
     reservations.c,
-    silences.c,
+    maintenance_windows.c,
     segment_hosts.c,
 )
 Row = Any
@@ -519,8 +520,8 @@ class CalendarStore:
         with self._db.read() as conn:
             return conn.execute(query).all()
 
-    def silences(self, start: datetime, end: datetime) -> Sequence[Row]:
-        query = sa.select(silences).where(s.starts_at < end, s.expires_at > start)
+    def maintenance_windows(self, start: datetime, end: datetime) -> Sequence[Row]:
+        query = sa.select(maintenance_windows).where(s.starts_at < end, s.expires_at > start)
         with self._db.read() as conn:
             return conn.execute(query).all()
 

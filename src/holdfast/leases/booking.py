@@ -93,7 +93,7 @@ class Leases:
             old = self._visible(caller, lease_id)
             new = self._drafts.without_host(old, reservation_id, host_id, attempt.order)
             sentence = f"lease {old.name}: host {host_id} was replaced"
-            self._save(old, new, Work(), sentence, attempt, spared=True)
+            self._save(old, new, Work(), sentence, attempt, may_use_spares=True)
 
         self._until_won(replaced)
 
@@ -171,7 +171,7 @@ class Leases:
             )
         )
         limits = self._context.enforcement.limits(lease.project_id)
-        self._context.ledger.book(lease, work, limits=limits, patient=attempt.patient)
+        self._context.ledger.book(lease, work, limits=limits, wait_for_lock=attempt.wait_for_lock)
         return None
 
     def _known(self, caller: Caller, lease_id: str) -> bool:
@@ -208,7 +208,7 @@ class Leases:
         say: str,
         attempt: "_Attempt",
         *,
-        spared: bool = False,
+        may_use_spares: bool = False,
     ) -> None:
         now = self._context.ledger.now()
         operations = self._context.announcer.changed(old, new, now)
@@ -220,9 +220,9 @@ class Leases:
             work=work,
             say=say,
             limits=limits,
-            patient=attempt.patient,
-            spared=spared,
-            is_repair=spared,  # spare hosts are for repairs
+            wait_for_lock=attempt.wait_for_lock,
+            may_use_spares=may_use_spares,
+            is_repair=may_use_spares,  # spare hosts are for repairs
         )
 
     def _changed_work(self, old: Lease, new: Lease) -> Work:
@@ -313,7 +313,7 @@ class _Attempt:
         return float if self.tries == 0 else lambda _host_id: random.random()
 
     @property
-    def patient(self) -> bool:
+    def wait_for_lock(self) -> bool:
         return self.tries >= _IMPATIENT_TRIES
 
 

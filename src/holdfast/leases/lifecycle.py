@@ -304,7 +304,7 @@ class LeaseBeforeEnd(_Aside):
     def steps(self) -> Sequence[Step]:
         return (
             Step("before_end", self.each(lambda resource: resource.before_end)),
-            Step("tell", self.notify),
+            Step("notify", self.notify),
         )
 
     def notify(self, run: Run) -> str:

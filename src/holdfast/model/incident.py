@@ -59,7 +59,7 @@ WORK: Mapping[str, str] = {
 #: An incident of a kind without an operation is never recovered.
 KINDS = (*WORK, ALARM)
 STEPS: Mapping[str, Sequence[str]] = {
-    HOST: ("guards", "fence", "tell", "repair", "prepare", "move", "verify", "report"),
+    HOST: ("guards", "fence", "force_down", "repair", "prepare", "move", "verify", "report"),
     GUEST: ("guards", "stop", "start", "confirm", "elsewhere", "report"),
     PROCESS: ("guards", "disable", "confirm", "report"),
 }

@@ -94,11 +94,11 @@ class Ledger(Protocol):
     def lease(self, lease_id: str) -> Lease: ...
 
     def book(
-        self, lease: Lease, work: Work, *, limits: Limits | None = None, patient: bool = True
+        self, lease: Lease, work: Work, *, limits: Limits | None = None, wait_for_lock: bool = True
     ) -> None:
         """Write a new lease with its allocations and its work; QuotaExceeded.
 
-        Without `patient` the call raises StaleWrite if another booking has locked a host,
+        Without `wait_for_lock` the call raises StaleWrite if another booking has locked a host,
         instead of waiting for the lock.
         """
         ...
@@ -112,13 +112,13 @@ class Ledger(Protocol):
         claim: Claim | None = None,
         say: str = "",
         limits: Limits | None = None,
-        patient: bool = True,
-        spared: bool = False,
+        wait_for_lock: bool = True,
+        may_use_spares: bool = False,
         is_repair: bool = False,
     ) -> Lease:
         """Write the step of a lease from `old` to `new`.
 
-        With a claim the write is refused unless the claim is still valid. With `spared` the
+        With a claim the write is refused unless the claim is still valid. With `may_use_spares` the
         step may use hosts that segments keep free for host failures. With `is_repair` the audit
         line `say` is marked as a repair.
         """

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from holdfast.alarms.central import ALARM_ACTION, ALARM_SILENCE, FIRING, OVER
+from holdfast.alarms.central import ALARM_ACTION, ALARM_MUTE, FIRING, OVER
 from holdfast.hoststatus.status import DOWN, UP, StatusReport
 from holdfast.jobs.job import Kind, NotYet, Run, Step
 from holdfast.model.errors import Conflict, NotFound
@@ -36,7 +36,7 @@ class EndOfMute:
     step can therefore run twice, in two managers, or too early without harm.
     """
 
-    name = ALARM_SILENCE
+    name = ALARM_MUTE
     retry_forever = True
 
     def __init__(self, context: RecoveryContext, alarms: Alarms) -> None:
@@ -49,7 +49,7 @@ class EndOfMute:
     def speak(self, run: Run) -> str:
         alarm_id = str(run.operation.payload["alarm"])
         try:
-            until = self._alarms.show(alarm_id)["silent_until"]
+            until = self._alarms.show(alarm_id)["muted_until"]
             now = self._context.incidents.now()
             if until is not None and until > now:
                 raise NotYet(
@@ -240,5 +240,5 @@ class AlarmAction:
 def kinds(context: RecoveryContext, alarms: Alarms) -> dict[str, Kind]:
     return {
         ALARM_ACTION: AlarmAction(context, alarms),
-        ALARM_SILENCE: EndOfMute(context, alarms),
+        ALARM_MUTE: EndOfMute(context, alarms),
     }

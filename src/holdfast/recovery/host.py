@@ -192,7 +192,7 @@ class HostRecovery(Recovery[HostProgress]):
         return (
             Step("guards", self.guards),
             Step("fence", self._fencing),
-            Step("tell", self.force_down),
+            Step("force_down", self.force_down),
             Step("repair", self.repair),
             Step("prepare", self.prepare),
             Step("move", self.move),

@@ -63,8 +63,8 @@ _SHOWN: dict[str, Any] = {
     "resolved_at": _LATER,
     "acked_at": _LATER,
     "acked_by": _MAYBE,
-    "silent_until": _LATER,
-    "silent_by": _MAYBE,
+    "muted_until": _LATER,
+    "muted_by": _MAYBE,
 }
 VIEW = shape({**_SHOWN, "name": _TEXT, "threshold": {"type": ["number", "null"]}})
 WHOLE = shape({**VIEW["properties"], "details": {"type": "object"}})
@@ -98,7 +98,7 @@ def acknowledge(request: Request) -> Response:
 
 def mute(request: Request) -> Response:
     alarm_id, lasts = _mine(request)["id"], timedelta(seconds=request.body["duration_s"])
-    row = request.services.store.alarms.silence(alarm_id, request.caller.user_id, lasts)
+    row = request.services.store.alarms.mute(alarm_id, request.caller.user_id, lasts)
     return Response({"alarm": _whole(row)})
 
 

@@ -142,7 +142,8 @@ def _observation(row: Mapping[str, Any], incident: model.Incident) -> str:
     called = f", domain {domain}" if domain else ""
     return (
         f"{_time(row['created_at'], incident)}: {observed.observer} on"
-        f" {observed.host or 'no host'} reported {observed.state}: {observed.what} at {_time(observed.since, incident)}{called}."
+        f" {observed.host or 'no host'} reported {observed.state}: {observed.what}"
+        f" at {_time(observed.since, incident)}{called}."
     )
 
 

@@ -182,7 +182,7 @@ def list_windows(request: Request) -> Response:
     store = request.services.store
     names = store.cases.segment_names()
     return Response(
-        {"maintenance_windows": [window_view(row, names) for row in store.switches.all_silences()]}
+        {"maintenance_windows": [window_view(row, names) for row in store.switches.all_windows()]}
     )
 
 
@@ -197,14 +197,14 @@ def create_window(request: Request) -> Response:
         "starts_at": starts,
         "expires_at": expires,
     }
-    row = store.switches.silence(values)
+    row = store.switches.add_window(values)
     return Response(
         {"maintenance_window": window_view(row, store.cases.segment_names())}, status=201
     )
 
 
 def delete_window(request: Request) -> Response:
-    request.services.store.switches.unsilence(request.path["window_id"])
+    request.services.store.switches.delete_window(request.path["window_id"])
     return Response(status=204)
 
 

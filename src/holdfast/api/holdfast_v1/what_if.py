@@ -210,7 +210,7 @@ def _inputs(request: Request, hosts: Sequence[Host]) -> what_if.Inputs:
         {_segment_of(row): _switch(row) for row in store.switches.all_pauses()},
         [
             (row["matcher"], _switch(row))
-            for row in store.switches.all_silences()
+            for row in store.switches.all_windows()
             if row["starts_at"] <= now
         ],
         [row["domain"] for row in store.switches.all_approvals()],

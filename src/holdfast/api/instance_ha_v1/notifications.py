@@ -30,7 +30,7 @@ from holdfast.model.notification import (
 #: Task names of the contract by kind of incident and step; other steps keep their own names.
 _NAMES: Mapping[str, Mapping[str, str]] = {
     HOST: {
-        "tell": "DisableComputeServiceTask",
+        "force_down": "DisableComputeServiceTask",
         "prepare": "PrepareHAEnabledInstancesTask",
         "move": "EvacuateInstancesTask",
     },

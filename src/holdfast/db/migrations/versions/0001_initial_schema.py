@@ -36,7 +36,7 @@ def upgrade() -> None:
     _samples()
     _segments()
     _sessions()
-    _silences()
+    _maintenance_windows()
     _vmoves()
     _host_capabilities()
     _host_traits()
@@ -107,8 +107,8 @@ def _alarms() -> None:
         sa.Column("resolved_at", UtcDateTime(), nullable=True),
         sa.Column("acked_at", UtcDateTime(), nullable=True),
         sa.Column("acked_by", sa.String(length=128), nullable=True),
-        sa.Column("silent_until", UtcDateTime(), nullable=True),
-        sa.Column("silent_by", sa.String(length=128), nullable=True),
+        sa.Column("muted_until", UtcDateTime(), nullable=True),
+        sa.Column("muted_by", sa.String(length=128), nullable=True),
         sa.Column("details", sa.JSON(), nullable=False),
         sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.Column("updated_at", UtcDateTime(), nullable=True),
@@ -480,9 +480,9 @@ def _sessions() -> None:
     op.create_index(op.f("ix_sessions_expires_at"), "sessions", ["expires_at"], unique=False)
 
 
-def _silences() -> None:
+def _maintenance_windows() -> None:
     op.create_table(
-        "silences",
+        "maintenance_windows",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("matcher", sa.JSON(), nullable=False),
         sa.Column("author", sa.String(length=128), nullable=False),
@@ -491,7 +491,7 @@ def _silences() -> None:
         sa.Column("expires_at", UtcDateTime(), nullable=False),
         sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.Column("updated_at", UtcDateTime(), nullable=True),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_silences")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_maintenance_windows")),
         **MARIADB,
     )
 
