@@ -635,8 +635,8 @@ def test_those_that_run_unmentioned_are_asked_about_by_name_a_few_at_a_time() ->
     opinion.round()
     assert [len(one) for one in cloud.asked] == [0, MOST_ALSO]
     (one,) = told
-    assert one.look is not None
-    assert len(one.look.expected) == MOST_ALSO + 1
+    assert one.comparison is not None
+    assert len(one.comparison.expected) == MOST_ALSO + 1
 
 
 @pytest.mark.parametrize("trouble", ["deaf", "silent", "away"])
@@ -651,6 +651,6 @@ def test_who_cannot_see_or_cannot_ask_concludes_nothing(trouble: str) -> None:
     else:
         with pytest.raises((Unavailable, DriverError)):
             opinion.round()
-    assert [one.look is None for one in told] == [False, True]
+    assert [one.comparison is None for one in told] == [False, True]
     if trouble == "deaf":
         assert len(cloud.asked) == 1

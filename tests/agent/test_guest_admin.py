@@ -127,10 +127,10 @@ def test_trouble_shows_when_it_is_told_and_then_that_it_was(house: House) -> Non
     (waits,) = rows["db-1"]["trouble"]
     assert (waits["event"], waits["detail"], waits["do"]) == ("io_error", "pause", "recover")
     assert 0 < waits["due_s"] <= 30
-    assert waits["told"] == ""
+    assert waits["reported"] == ""
     assert (rows["db-1"]["reason"], rows["db-1"]["since"]) == ("ioerror", paused.at.isoformat())
     (told,) = rows["web-1"]["trouble"]
-    assert (told["told"], told["due_s"]) == ("failed", None)
+    assert (told["reported"], told["due_s"]) == ("failed", None)
     assert "defaults line" in told["rule"]
     assert rows["web-1"]["life"] == "off"
     assert rows["web-1"]["since"] == died.at.isoformat()
@@ -272,7 +272,7 @@ def test_what_happens_is_seen_in_its_order(house: House) -> None:
                 reports.report(house.bodies()[0])
         items = list(seen(stream))
     assert [item["what"] for item in items] == [
-        *("event", "verdict", "event", "verdict", "told", "reading", "told"),
+        *("event", "verdict", "event", "verdict", "report", "reading", "report"),
         *("delivery", "delivery"),
     ]
     assert (items[1]["guest"], items[1]["do"], items[1]["after_s"]) == ("db-1", "recover", 30.0)
@@ -370,7 +370,7 @@ def test_a_flood_waits_for_nobody_and_who_is_slow_is_told_what_he_missed(tmp_pat
 def test_what_would_be_told_is_shown_and_nothing_is_changed(house: House) -> None:
     before = house.rows()
     said = house.ask.simulate({"records": [DIED], "guest": "web-1"})
-    (told,) = said["told"]
+    (told,) = said["reports"]
     assert (told["guest"], told["state"], told["after_s"]) == ("web-1", "failed", 0)
     assert "defaults line" in told["rule"]
     assert house.rows() == before
@@ -378,7 +378,7 @@ def test_what_would_be_told_is_shown_and_nothing_is_changed(house: House) -> Non
 
 
 def test_a_grace_time_is_told_with_its_end(house: House) -> None:
-    (told,) = house.ask.simulate({"records": [PAUSED], "guest": DB})["told"]
+    (told,) = house.ask.simulate({"records": [PAUSED], "guest": DB})["reports"]
     assert (told["event"], told["after_s"]) == ("io_error", 30)
 
 
@@ -392,14 +392,14 @@ def test_what_ends_in_time_is_none(house: House) -> None:
             "at": (NOON + timedelta(seconds=20)).isoformat(),
         },
     ]
-    assert house.ask.simulate({"records": records, "guest": "db-1"})["told"] == []
+    assert house.ask.simulate({"records": records, "guest": "db-1"})["reports"] == []
 
 
 def test_the_filters_in_force_are_asked_and_say_why_nothing_is_told(house: House) -> None:
     house.filters.write_text("rules: [{event: stopped, project: p-1, do: ignore}]\n")
     house.agent.turn([])
     said = house.ask.simulate({"records": [DIED], "guest": "web-1"})
-    assert said["told"] == []
+    assert said["reports"] == []
     (judged,) = said["judged"]
     assert (judged["sign"], judged["do"]) == ("stopped failed", "ignore")
     assert "filters.yaml line 1" in judged["rule"]
@@ -408,13 +408,13 @@ def test_the_filters_in_force_are_asked_and_say_why_nothing_is_told(house: House
 def test_others_in_trouble_are_not_mixed_up_with_it(house: House) -> None:
     house.hear("db-1", PAUSED)
     said = house.ask.simulate({"records": [DIED], "guest": "web-1"})
-    assert [one["guest"] for one in said["told"]] == ["web-1"]
+    assert [one["guest"] for one in said["reports"]] == ["web-1"]
 
 
 def test_a_reading_can_be_supposed_too(house: House) -> None:
     gone = {"guests": [{"uuid": WEB, "name": "web-1", "state": "shutoff", "reason": "crashed"}]}
     said = house.ask.simulate({"records": [gone]})
-    assert [(one["guest"], one["state"]) for one in said["told"]] == [("web-1", "failed")]
+    assert [(one["guest"], one["state"]) for one in said["reports"]] == [("web-1", "failed")]
 
 
 def test_for_real_is_told_marked_and_a_real_death_after_it_is_told_too(house: House) -> None:
@@ -461,4 +461,4 @@ def test_a_guest_is_found_by_what_is_unique(house: House) -> None:
     house.agent.turn([Reading((*GUESTS.guests, twin), NOON)])
     with pytest.raises(Conflict, match="2 guests are called web-1"):
         house.ask.simulate({"records": [DIED], "guest": "web-1"})
-    assert house.ask.simulate({"records": [DIED], "guest": WEB})["told"]
+    assert house.ask.simulate({"records": [DIED], "guest": WEB})["reports"]

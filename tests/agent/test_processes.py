@@ -64,7 +64,7 @@ class Host:
         until = self.now + seconds
         while self.now < until:
             self.now += step_s
-            self.told += [step.told for _, step in self.watch.check(self.now)]
+            self.told += [step.report for _, step in self.watch.check(self.now)]
 
 
 def test_what_runs_is_left_alone() -> None:
@@ -164,14 +164,14 @@ def test_what_cannot_be_remembered_is_begun_anew(said: Any) -> None:
 def test_what_could_not_be_told_is_told_at_the_next_look() -> None:
     host = Host(Service("libvirtd"), why="gone")
     told = host.watch.check(1.0)
-    host.watch.untell(told)
-    assert [step.told for _, step in host.watch.check(2.0)] == ["failed"]
+    host.watch.forget_reports(told)
+    assert [step.report for _, step in host.watch.check(2.0)] == ["failed"]
     assert host.watch.check(3.0) == []
     host.why = ""
     host.watch.check(4.0)
     told = host.watch.check(100.0)
-    host.watch.untell(told)
-    assert [step.told for _, step in host.watch.check(101.0)] == ["well"]
+    host.watch.forget_reports(told)
+    assert [step.report for _, step in host.watch.check(101.0)] == ["well"]
     assert host.watch.check(102.0) == []
 
 

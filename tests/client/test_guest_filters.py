@@ -41,7 +41,9 @@ def monday(tmp_path: Path) -> str:
 
 
 def told(text: str) -> list[str]:
-    return [f"{row['told_at'][11:19]} {row['guest']} {row['state']}" for row in json.loads(text)]
+    return [
+        f"{row['reported_at'][11:19]} {row['guest']} {row['state']}" for row in json.loads(text)
+    ]
 
 
 def test_a_recording_shows_what_would_be_told_and_when(

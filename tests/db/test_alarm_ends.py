@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarms on every database: what follows at the end of a silence, and of an alarm itself."""
+"""Alarms on every database: what follows at the end of a mute, and of an alarm itself."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cases(store: Store) -> list[tuple[str, str]]:
 
 
 def due(store: Store, alarm_id: str) -> datetime | None:
-    """When the end of its silence is."""
+    """When the end of its mute is."""
     o = operations.c
     with store.database.read() as conn:
         mine = o.key == f"{ALARM_MUTE}/{alarm_id}", o.is_open.is_(True)
@@ -58,7 +58,7 @@ def only(store: Store) -> dict[str, Any]:
     return row
 
 
-def raised_in_silence(store: Store, **more: Any) -> str:
+def raised_while_muted(store: Store, **more: Any) -> str:
     """The id of an alarm of which nobody has heard."""
     say(store, "raised")
     store.alarms.mute(only(store)["id"], "ann", HOUR)
@@ -68,12 +68,12 @@ def raised_in_silence(store: Store, **more: Any) -> str:
     return str(only(store)["id"])
 
 
-def let_silence_pass(store: Store, alarm_id: str) -> str:
+def let_mute_pass(store: Store, alarm_id: str) -> str:
     """As if its time had come; what is said of that."""
     with store.database.write() as conn:
         now = store.database.now(conn)
         conn.execute(sa.update(alarms).values(muted_until=now - timedelta(seconds=1)))
-    return store.alarms.speak_up(alarm_id)
+    return store.alarms.end_mute(alarm_id)
 
 
 # what was repaired ahead
@@ -125,19 +125,21 @@ def test_another_alarm_of_the_rule_that_stands_is_known(store: Store) -> None:
     assert store.alarms.others_ahead(first) == ""
 
 
-# the end of a silence
+# the end of a mute
 
 
-def test_what_still_stands_when_its_silence_is_over_is_told_and_done_once(store: Store) -> None:
-    alarm_id = raised_in_silence(store)
+def test_an_alarm_that_fires_at_the_end_of_its_mute_is_published_and_acted_on_once(
+    store: Store,
+) -> None:
+    alarm_id = raised_while_muted(store)
     assert due(store, alarm_id) == only(store)["muted_until"]
-    assert "is silent until" in store.alarms.speak_up(alarm_id)
-    assert "told and done" in let_silence_pass(store, alarm_id)
+    assert "is muted until" in store.alarms.end_mute(alarm_id)
+    assert "withheld notifications" in let_mute_pass(store, alarm_id)
     assert told(store) == ["raised", "raised"]
     assert told(store, "board") == ["raised", "cleared", "raised"]
     assert deeds(store) == ["repair_ahead"]
     assert [status for status, _ in cases(store)] == ["open"]
-    assert "told already" in store.alarms.speak_up(alarm_id)
+    assert "published already" in store.alarms.end_mute(alarm_id)
     say(store, "raised", 3, began=2, actions=ALL)
     assert (deeds(store), len(cases(store))) == (["repair_ahead"], 1)
     say(store, "cleared", 4, began=2, actions=ALL)
@@ -145,26 +147,26 @@ def test_what_still_stands_when_its_silence_is_over_is_told_and_done_once(store:
     assert deeds(store) == ["repair_ahead", "repair_over"]
 
 
-def test_several_who_look_at_once_tell_it_once(store: Store) -> None:
-    alarm_id = raised_in_silence(store)
+def test_simultaneous_ends_of_a_mute_publish_the_alarm_once(store: Store) -> None:
+    alarm_id = raised_while_muted(store)
     with store.database.write() as conn:
         conn.execute(sa.update(alarms).values(muted_until=store.database.now(conn) - HOUR))
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: store.alarms.speak_up(alarm_id), range(8)))
+        list(pool.map(lambda _: store.alarms.end_mute(alarm_id), range(8)))
     assert told(store) == ["raised", "raised"]
     assert (deeds(store), len(cases(store))) == (["repair_ahead"], 1)
 
 
-def test_a_silence_that_is_ended_early_keeps_nothing_back(store: Store) -> None:
-    alarm_id = raised_in_silence(store)
+def test_a_mute_that_is_ended_early_keeps_nothing_back(store: Store) -> None:
+    alarm_id = raised_while_muted(store)
     for _ in range(2):
         store.alarms.mute(alarm_id, "ann", timedelta())
     assert told(store) == ["raised", "raised"]
     assert (deeds(store), len(cases(store))) == (["repair_ahead"], 1)
 
 
-def test_a_silence_that_is_ended_is_not_that_of_the_next_alarm(store: Store) -> None:
-    alarm_id = raised_in_silence(store)
+def test_a_mute_that_is_ended_is_not_that_of_the_next_alarm(store: Store) -> None:
+    alarm_id = raised_while_muted(store)
     store.alarms.mute(alarm_id, "ann", timedelta())
     say(store, "cleared", 3, began=2)
     say(store, "raised", 4, began=4)
@@ -172,8 +174,8 @@ def test_a_silence_that_is_ended_is_not_that_of_the_next_alarm(store: Store) -> 
     assert told(store) == ["raised", "raised", "cleared", "raised"]
 
 
-def test_another_length_of_a_silence_moves_its_end(store: Store) -> None:
-    alarm_id = raised_in_silence(store)
+def test_another_length_of_a_mute_moves_its_end(store: Store) -> None:
+    alarm_id = raised_while_muted(store)
     before = due(store, alarm_id)
     until = store.alarms.mute(alarm_id, "ann", 3 * HOUR)["muted_until"]
     assert before is not None and until > before + HOUR
@@ -181,20 +183,20 @@ def test_another_length_of_a_silence_moves_its_end(store: Store) -> None:
 
 
 def test_nothing_is_told_of_what_is_over_or_known(store: Store) -> None:
-    alarm_id = raised_in_silence(store)
+    alarm_id = raised_while_muted(store)
     say(store, "cleared", 3, began=2)
-    assert "is over" in let_silence_pass(store, alarm_id)
+    assert "is over" in let_mute_pass(store, alarm_id)
     say(store, "raised", 5, began=5)
     known = str(only(store)["id"])
     store.alarms.mute(known, "ann", HOUR)
     say(store, "no_data", 6, began=5)
     say(store, "raised", 7, began=5)
     before = told(store)
-    assert "told already" in let_silence_pass(store, known)
+    assert "published already" in let_mute_pass(store, known)
     assert (told(store), deeds(store), cases(store)) == (before, [], [])
 
 
-def test_what_its_rule_began_to_ask_for_in_the_silence_is_done_and_not_told_again(
+def test_what_its_rule_began_to_ask_for_in_the_mute_is_done_and_not_told_again(
     store: Store,
 ) -> None:
     say(store, "raised")
@@ -203,15 +205,15 @@ def test_what_its_rule_began_to_ask_for_in_the_silence_is_done_and_not_told_agai
     say(store, "raised", 1, actions=ALL)  # as agents do when a rule asks for more
     assert (deeds(store), cases(store)) == ([], [])
     for _ in range(2):
-        assert "told already" in let_silence_pass(store, alarm_id)
+        assert "published already" in let_mute_pass(store, alarm_id)
         assert (told(store), deeds(store)) == (["raised"], ["repair_ahead"])
         assert [status for status, _ in cases(store)] == ["open"]
 
 
 def test_that_nothing_is_known_is_told_and_what_is_asked_for_waits(store: Store) -> None:
-    alarm_id = raised_in_silence(store)
+    alarm_id = raised_while_muted(store)
     say(store, "no_data", 3, began=2, actions=ALL)
-    let_silence_pass(store, alarm_id)
+    let_mute_pass(store, alarm_id)
     assert (told(store), deeds(store), cases(store)) == (["raised", "no_data"], [], [])
     say(store, "again", 4, began=2, actions=ALL, state="no_data")  # that nothing is known
     assert (only(store)["state"], told(store)[2:], deeds(store)) == ("no_data", ["again"], [])
@@ -221,27 +223,27 @@ def test_that_nothing_is_known_is_told_and_what_is_asked_for_waits(store: Store)
 
 
 def test_what_is_said_again_before_anybody_looked_is_told_as_raised(store: Store) -> None:
-    alarm_id = raised_in_silence(store)
+    alarm_id = raised_while_muted(store)
     with store.database.write() as conn:
         conn.execute(sa.update(alarms).values(muted_until=store.database.now(conn) - HOUR))
     say(store, "again", 3, began=2, actions=ALL)
     assert (told(store), deeds(store)) == (["raised", "raised"], ["repair_ahead"])
-    assert "told already" in store.alarms.speak_up(alarm_id)
+    assert "published already" in store.alarms.end_mute(alarm_id)
     say(store, "again", 4, began=2, actions=ALL)
     assert told(store)[2:] == ["again"]
 
 
 def test_who_takes_care_of_it_need_not_be_told_but_it_is_done(store: Store) -> None:
-    alarm_id = raised_in_silence(store)
+    alarm_id = raised_while_muted(store)
     store.alarms.acknowledge(alarm_id, "ann")
-    let_silence_pass(store, alarm_id)
+    let_mute_pass(store, alarm_id)
     assert (told(store), deeds(store)) == (["raised"], ["repair_ahead"])
     assert len(cases(store)) == 1
 
 
 def test_an_incident_that_was_opened_late_has_what_was_said_before_it(store: Store) -> None:
-    alarm_id = raised_in_silence(store)
-    let_silence_pass(store, alarm_id)
+    alarm_id = raised_while_muted(store)
+    let_mute_pass(store, alarm_id)
     b = observations.c
     with store.database.read() as conn:
         mine = conn.execute(sa.select(b.state, b.since).where(b.incident_id == alarm_id)).all()

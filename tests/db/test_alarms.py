@@ -62,9 +62,9 @@ def test_an_alarm_is_kept_from_its_beginning_to_its_end(store: Store) -> None:
     assert standing(store)[0]["state"] == "no_data"
     say(store, "cleared", 3)
     assert standing(store) == []
-    (over,) = standing(store, standing=False)
+    (over,) = standing(store, active=False)
     assert over["resolved_at"] == NOON + timedelta(minutes=3)
-    assert standing(store, standing=False, project="q") == []
+    assert standing(store, active=False, project="q") == []
     assert standing(store, state="ok", host="cmp-1", rule="hot") == [over]
 
 
@@ -72,7 +72,7 @@ def test_a_date_in_the_future_hides_nothing_that_is_said_later(store: Store) -> 
     far = 60 * 24 * 365 * 100
     say(store, "raised", far)
     (row,) = standing(store)
-    assert row["told_at"] < NOON + timedelta(minutes=far)
+    assert row["reported_at"] < NOON + timedelta(minutes=far)
     say(store, "no_data", far, value=None)
     assert standing(store)[0]["state"] == "no_data"
 
@@ -133,7 +133,7 @@ def test_many_who_say_the_same_at_once_make_one_alarm(store: Store) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: say(store, "again", n, actions=["notify"]), range(12)))
     (row,) = standing(store)
-    assert row["told_at"] == NOON + timedelta(minutes=11)
+    assert row["reported_at"] == NOON + timedelta(minutes=11)
 
 
 def test_a_silence_goes_on_for_the_next_alarm_and_asks_for_nothing(store: Store) -> None:
@@ -163,7 +163,7 @@ def test_an_alarm_ends_though_it_began_by_a_clock_that_was_ahead(store: Store) -
     say(store, "raised", 60, began=60)
     say(store, "cleared", 10, began=60)
     assert standing(store) == []
-    (over,) = standing(store, standing=False)
+    (over,) = standing(store, active=False)
     assert over["resolved_at"] == over["fired_at"] == NOON + timedelta(minutes=60)
     say(store, "again", 30, began=60)  # which was under way since before
     assert standing(store) == []
@@ -185,7 +185,7 @@ def test_what_is_long_over_is_forgotten_when_something_new_comes(store: Store) -
     with store.database.write() as conn:
         conn.execute(sa.update(alarms).values(resolved_at=old))
     say(store, "raised", 2, began=2)
-    assert len(standing(store, standing=False)) == 1
+    assert len(standing(store, active=False)) == 1
 
 
 def test_a_pause_everywhere_is_seen(store: Store) -> None:

@@ -119,7 +119,7 @@ def test_a_word_that_comes_while_somebody_looks_makes_him_look_again(store: Stor
     [
         ({}, ""),
         ({"evidence": plain(OFF)}, "cmp-1 may be forced down"),
-        ({"told_at": "2027-01-31T12:00:00+00:00"}, "cmp-1 stays forced down"),
+        ({"forced_down_at": "2027-01-31T12:00:00+00:00"}, "cmp-1 stays forced down"),
     ],
 )
 def test_who_aborts_hears_what_is_left_of_the_host(
@@ -130,7 +130,7 @@ def test_who_aborts_hears_what_is_left_of_the_host(
     assert said in sentence
     assert bool(said) == (f"holdfast incident retry {incident.id}" in sentence)
     again = store.orders.retry(incident.id, "ann").host_progress
-    assert bool(again.told_at) == bool(said)
+    assert bool(again.forced_down_at) == bool(said)
     assert again.evidence is None
 
 

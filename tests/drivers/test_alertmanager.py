@@ -184,7 +184,7 @@ def test_a_late_end_of_an_alarm_does_not_end_the_next_alarm(
     agent.say("raised", 1)
     agent.say("cleared", 2)
     agent.say("raised", 4, began=3)
-    first, over, second = sorted(agent.told(), key=lambda one: one.payload["told_at"])
+    first, over, second = sorted(agent.told(), key=lambda one: one.payload["reported_at"])
     for each in (first, second, over):
         sink.send(each)
     (alert,) = standing(alertmanager, agent)

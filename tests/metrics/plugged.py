@@ -100,7 +100,7 @@ class Exiting(Keyed):
 
 class Boundless(Keyed):
     def on_host(self, d: Any, ctx: Context) -> None:
-        ctx.tell("a share of nothing", value=float("inf"))
+        ctx.report("a share of nothing", value=float("inf"))
 
 
 class Slow(Keyed):
@@ -238,7 +238,7 @@ class Returning(Keyed):
     def on_host(self, d: Any, ctx: Context) -> None:
         os.fork()
         saw(self.key, os.getpid())
-        ctx.tell("twice")
+        ctx.report("twice")
 
 
 class Multiplying(Keyed):
@@ -320,7 +320,7 @@ class Notifying(Keyed):
 
     def on_cpu(self, d: Any, ctx: Context) -> None:
         if self.names == "all" or d["name"] in self.names:
-            ctx.tell(f"{d['name']} is hot", about=d["uuid"], value=d["util_ratio"], threshold=0.5)
+            ctx.report(f"{d['name']} is hot", about=d["uuid"], value=d["util_ratio"], threshold=0.5)
 
 
 class Host:

@@ -265,9 +265,9 @@ def test_an_unusable_note_is_refused_in_the_plugins_call(odd: dict[str, Any], wh
     notes: list[Note] = []
     ctx = Context("p", "cmp-7", 1, BEGIN, 0.0, 1.0, 1, False, notes.append)
     with pytest.raises(ValueError, match=re.escape(why)):
-        ctx.tell("it is so", **odd)
+        ctx.report("it is so", **odd)
     assert notes == []
-    ctx.tell("it is so", value=Decimal("0.5"), threshold=1)
+    ctx.report("it is so", value=Decimal("0.5"), threshold=1)
     assert [(note.value, note.threshold) for note in notes] == [(0.5, 1.0)]
 
 

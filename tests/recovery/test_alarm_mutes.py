@@ -69,7 +69,7 @@ def test_an_alarm_over_before_the_end_of_its_mute_is_not_published(
     house.run(minutes=70)
     assert (heard(house), found(house)) == (["alarm.raised"], [])
     status, said = sentence(house, alarm_id)
-    assert (status, said.endswith("is over: nothing is told")) == ("done", True)
+    assert (status, said.endswith("is over: nothing is published")) == ("done", True)
 
 
 def test_an_extended_mute_ends_later(house: HealHouse, web: str) -> None:
@@ -86,7 +86,7 @@ def test_a_manager_killed_after_the_publication_publishes_only_once(
     house: HealHouse, web: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alarm_id = silenced(house, web)
-    real = house.m.store.alarms.speak_up
+    real = house.m.store.alarms.end_mute
     calls: list[str] = []
 
     def dies(one: str) -> str:
@@ -96,9 +96,9 @@ def test_a_manager_killed_after_the_publication_publishes_only_once(
             raise MemoryError("killed")
         return said
 
-    monkeypatch.setattr(house.m.store.alarms, "speak_up", dies)
+    monkeypatch.setattr(house.m.store.alarms, "end_mute", dies)
     house.run(minutes=62)
-    assert len(calls) == 2 and "told already" in calls[1]
+    assert len(calls) == 2 and "published already" in calls[1]
     assert heard(house)[1:] == ["alarm.raised", "incident.opened"]
     assert house.effects("moves.live_migrate") == [web]
     assert sentence(house, alarm_id) == ("done", calls[1])

@@ -68,13 +68,13 @@ class Watcher:
         self._lock = threading.Lock()
         self._missed = 0
 
-    def put(self, news: Sequence[WatchedEvent]) -> None:
-        for number, item in enumerate(news):
+    def put(self, events: Sequence[WatchedEvent]) -> None:
+        for number, item in enumerate(events):
             try:
                 self._waiting.put_nowait(item)
             except queue.Full:
                 with self._lock:
-                    self._missed += len(news) - number
+                    self._missed += len(events) - number
                 return
 
     def next_event(self, timeout_s: float) -> tuple[list[WatchedEvent], int]:
@@ -114,9 +114,9 @@ class Tap:
             with self._lock:
                 self._watchers = tuple(other for other in self._watchers if other is not watcher)
 
-    def publish(self, news: Sequence[WatchedEvent]) -> None:
+    def publish(self, events: Sequence[WatchedEvent]) -> None:
         for watcher in self._watchers:
-            watcher.put(news)
+            watcher.put(events)
 
 
 class TappedReports:
@@ -250,8 +250,8 @@ class HostAgent:
         self._kept: list[QueuedEvent] = []  # to be judged again
         self._worker = Worker("agent", clock, self._judge_queued, stop_s=10.0)
         self._worker.make_essential()
-        self._rounds = PeriodicTask("services", settings.services_interval_s, self.maintain, clock)
-        self._rounds.make_essential()
+        self._task = PeriodicTask("services", settings.services_interval_s, self.maintain, clock)
+        self._task.make_essential()
         self._service_text: Mapping[str, Any] = {}  # service state as last written to the outbox
 
     @property
@@ -260,13 +260,13 @@ class HostAgent:
 
     def start(self) -> None:
         self._worker.start()
-        self._rounds.start()
+        self._task.start()
         self._guests.start(self)
 
     def stop(self) -> None:
         self._guests.close()
         self._worker.stopping.set()
-        self._rounds.stop()
+        self._task.stop()
         self._worker.stop()
 
     # called by the driver
@@ -279,9 +279,11 @@ class HostAgent:
 
     def polled(self, comparison: Comparison) -> None:
         """Queue a comparison of expected and actual guests, with the reading it is based on."""
-        look = comparison.look
-        if look is not None:
-            self._waiting.put(QueuedEvent(Reading(look.guests, look.read_at), look.began))
+        compared = comparison.comparison
+        if compared is not None:
+            self._waiting.put(
+                QueuedEvent(Reading(compared.guests, compared.read_at), compared.began)
+            )
         self._waiting.put(QueuedEvent(comparison, self._clock.monotonic()))
 
     def _when(self, at: datetime) -> float:
@@ -366,11 +368,11 @@ class HostAgent:
         if self._filters.follow():
             self._watch.use(self._filters.filters, now)
         guest_events: list[GuestEvent] = []
-        news: list[WatchedEvent] = []  # for watchers
+        events: list[WatchedEvent] = []  # for watchers
         for queued_event in taken:
             happened, seen = self._judge(queued_event, now)
             guest_events += happened
-            news += seen
+            events += seen
         late = self._watch.check_timers(now)
         guest_events += late
         if guest_events or taken:
@@ -385,7 +387,7 @@ class HostAgent:
             isinstance(queued_event.record, Reading) for queued_event in taken
         )
         self._turned = self._clock.monotonic()
-        self._tap.publish([*news, *late])
+        self._tap.publish([*events, *late])
         if any(_is_removal(queued_event.record) for queued_event in taken):
             self.removed()
 
@@ -396,7 +398,7 @@ class HostAgent:
             events = record.events(self._watch, now)
             heard = [self._judge(QueuedEvent(event, when), now) for event in events]
             return [guest_event for guest_events, _ in heard for guest_event in guest_events], [
-                n for _, news in heard for n in news
+                n for _, events in heard for n in events
             ]
         tracks = self._watch.tracks
         before = dict(tracks) if self._tap.watched else None
@@ -495,16 +497,16 @@ class HostAgent:
         for service, step in reports:
             since = self._clock.now()
             subject = f"process:{self.host}:{service.name}"
-            key = f"{subject}/{step.told}/{since.isoformat()}"
+            key = f"{subject}/{step.report}/{since.isoformat()}"
             about = {"process": service.name, "sentence": step.sentence}
-            items.append(self._report(subject, PROCESS, step.told, since, key, about))
+            items.append(self._report(subject, PROCESS, step.report, since, key, about))
         note = self._services.remembered()
         if not items and note == self._service_text:
             return
         try:
             self._outbox.put(items, {SERVICES: note})
         except HoldfastError:
-            self._services.untell(reports)
+            self._services.forget_reports(reports)
             raise
         self._service_text = note
         for _, step in reports:

@@ -278,16 +278,16 @@ def _tidy(comparison: HostComparison, watch: GuestWatch) -> None:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of a poll, queued for the agent's thread; `look` is None if the poll failed."""
+    """The result of a poll for the agent's thread; `comparison` is None if the poll failed."""
 
     by: Expectations
-    look: HostComparison | None
+    comparison: HostComparison | None
 
     def events(self, watch: GuestWatch, now: float) -> list[Event]:
-        if self.look is None:
+        if self.comparison is None:
             self.by.forget()
             return []
-        return self.by.compare(self.look, watch, now)
+        return self.by.compare(self.comparison, watch, now)
 
 
 class SecondOpinion:

@@ -64,7 +64,7 @@ def _fault(fault: Fault, now: float) -> dict[str, Any]:
         "do": fault.verdict.do,
         "rule": fault.verdict.rule,
         "due_s": None if due is None else round(max(0.0, due - now), 1),
-        "told": fault.reported,
+        "reported": fault.reported,
         "over": not fault.lasts,
         "count": fault.count,
         "traces": list(fault.traces),
@@ -99,30 +99,30 @@ def evidence(sent: Sent) -> Mapping[str, Any]:
 
 
 @singledispatch
-def shown(news: Any) -> dict[str, Any]:
+def shown(event: Any) -> dict[str, Any]:
     """Return an agent event as a line of `guests.watch`."""
-    raise TypeError(type(news))
+    raise TypeError(type(event))
 
 
 @shown.register
-def _of_event(news: Event) -> dict[str, Any]:
-    return {"what": "event", "record": guest_store.plain(news)}
+def _of_event(event: Event) -> dict[str, Any]:
+    return {"what": "event", "record": guest_store.plain(event)}
 
 
 @shown.register
-def _of_reading(news: Reading) -> dict[str, Any]:
-    states = dict(Counter(guest.state for guest in news.guests))
-    return {"what": "reading", "states": states, "record": guest_store.plain(news)}
+def _of_reading(event: Reading) -> dict[str, Any]:
+    states = dict(Counter(guest.state for guest in event.guests))
+    return {"what": "reading", "states": states, "record": guest_store.plain(event)}
 
 
 @shown.register
-def _of_judged(news: Judged) -> dict[str, Any]:
-    verdict = news.verdict
+def _of_judged(event: Judged) -> dict[str, Any]:
+    verdict = event.verdict
     return {
         "what": "verdict",
-        "uuid": news.uuid,
-        "guest": news.name,
-        "sign": str(news.symptom),
+        "uuid": event.uuid,
+        "guest": event.name,
+        "sign": str(event.symptom),
         "do": verdict.do,
         "after_s": verdict.after_s,
         "rule": verdict.rule,
@@ -130,29 +130,29 @@ def _of_judged(news: Judged) -> dict[str, Any]:
 
 
 @shown.register
-def _of_happening(news: GuestEvent) -> dict[str, Any]:
-    about = news.evidence
+def _of_guest_event(event: GuestEvent) -> dict[str, Any]:
+    about = event.evidence
     shown_evidence = {name: about[name] for name in ("event", "detail", "reason", "disk", "rule")}
     return {
-        "what": "told",
-        "uuid": news.uuid,
-        "guest": news.name,
-        "state": news.state,
-        "since": news.since.isoformat(),
+        "what": "report",
+        "uuid": event.uuid,
+        "guest": event.name,
+        "state": event.state,
+        "since": event.since.isoformat(),
         **shown_evidence,
         "simulated": bool(about.get("simulated")),
     }
 
 
 @shown.register
-def _of_sent(news: Sent) -> dict[str, Any]:
+def _of_sent(event: Sent) -> dict[str, Any]:
     return {
         "what": "delivery",
-        "subject": news.body["subject"],
-        "guest": evidence(news).get("domain_name", ""),
-        "state": news.body["state"],
-        "outcome": news.outcome,
-        "why": news.why,
+        "subject": event.body["subject"],
+        "guest": evidence(event).get("domain_name", ""),
+        "state": event.body["state"],
+        "outcome": event.outcome,
+        "why": event.why,
     }
 
 
@@ -240,14 +240,14 @@ class GuestCommands:
         with self._tap.watching() as watcher:
             view = self._agent.view()
             tracks = [track for track in view.tracks.values() if not ref or _is(track, ref)]
-            standing = reading(tracks, self._clock.now())
-            yield {"what": "standing", "host": view.host, "record": guest_store.plain(standing)}
+            current = reading(tracks, self._clock.now())
+            yield {"what": "guests", "host": view.host, "record": guest_store.plain(current)}
             while True:
-                news, missed = watcher.next_event(TICK_S)
-                if not news and not missed:
+                events, missed = watcher.next_event(TICK_S)
+                if not events and not missed:
                     yield None
-                for item in news:
-                    if (about := _about(item, ref)) is not None:
+                for event in events:
+                    if (about := _about(event, ref)) is not None:
                         yield shown(about)
                 if missed:
                     yield {"what": "missed", "count": missed}
@@ -276,7 +276,7 @@ class GuestCommands:
             "host": view.host,
             "for_real": for_real,
             "judged": judgements,
-            "told": [
+            "reports": [
                 {"after_s": round(after_s, 3), **shown(guest_event)}
                 for after_s, guest_event in guest_events
             ],
@@ -345,7 +345,7 @@ def judgement(event: Event, watch: GuestWatch, now: float) -> dict[str, Any]:
         "uuid": event.uuid,
         "guest": event.name,
         "life": track.life,
-        "told": track.reported,
+        "reported": track.reported,
     }
     if symptom is None:
         return {**about_guest, "sign": "", "do": "", "rule": "", "after_s": 0.0}
@@ -375,14 +375,14 @@ def _is(track: Track, ref: str) -> bool:
     return ref in (track.uuid, track.name)
 
 
-def _about(news: WatchedEvent, ref: str) -> WatchedEvent | None:
+def _about(event: WatchedEvent, ref: str) -> WatchedEvent | None:
     """Return the part of an agent event about guest `ref`; the whole event if `ref` is empty."""
     if not ref:
-        return news
-    if isinstance(news, Reading):
-        guests = tuple(guest for guest in news.guests if ref in (guest.uuid, guest.name))
-        return Reading(guests, news.at)
-    if isinstance(news, Sent):
-        named = (news.body["subject"].removeprefix("server:"), evidence(news).get("domain_name"))
-        return news if ref in named else None
-    return news if ref in (news.uuid, news.name) else None
+        return event
+    if isinstance(event, Reading):
+        guests = tuple(guest for guest in event.guests if ref in (guest.uuid, guest.name))
+        return Reading(guests, event.at)
+    if isinstance(event, Sent):
+        named = (event.body["subject"].removeprefix("server:"), evidence(event).get("domain_name"))
+        return event if ref in named else None
+    return event if ref in (event.uuid, event.name) else None

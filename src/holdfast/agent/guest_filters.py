@@ -254,7 +254,7 @@ rules:
   - {event: io_error, detail: report, do: recover}
   - {event: io_error, do: report}
 
-  # the guest hung, by its watchdog; what the watchdog itself puts right is only told
+  # the guest hung, by its watchdog; what the watchdog itself puts right is only reported
   - {event: watchdog, detail: [pause, poweroff], do: recover}
   - {event: watchdog, do: report}
 

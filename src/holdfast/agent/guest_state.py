@@ -276,7 +276,7 @@ def of_absence(life: str, persistent: bool) -> Classification:
 FAILED: Final = "failed"
 NOTED: Final = "noted"
 WELL: Final = "well"
-TOLD: Final = {RECOVER: FAILED, REPORT: NOTED, IGNORE: ""}
+REPORTED_AS: Final = {RECOVER: FAILED, REPORT: NOTED, IGNORE: ""}
 RANK: Final = {"": 0, NOTED: 1, FAILED: 2}
 #: A fault keeps its first 16 traces.
 MOST_TRACES: Final = 16
@@ -312,7 +312,7 @@ class Fault:
         """
         if self.is_unsure:
             return None
-        if RANK[TOLD[self.verdict.do]] <= RANK[self.reported]:
+        if RANK[REPORTED_AS[self.verdict.do]] <= RANK[self.reported]:
             return None
         return self.began + self.verdict.after_s
 
@@ -564,7 +564,7 @@ class GuestWatch:
                 for name, fault in track.faults.items()
                 if fault.lasts or now - fault.last < QUIET_S
             }
-            self.tracks[track.uuid], guest_events = _tell(replace(track, faults=kept), now)
+            self.tracks[track.uuid], guest_events = _report(replace(track, faults=kept), now)
             self._remember(guest_events)
             happened += guest_events
         return happened
@@ -608,7 +608,7 @@ class GuestWatch:
         track = replace(track, reason=reason, closing=meant.closing, faults=faults, ended=ended)
         if meant.symptom is not None:
             track = _take(track, meant.symptom, self.filters, when, died)
-        track, guest_events = _tell(track, when.now)
+        track, guest_events = _report(track, when.now)
         recovered = self._recovered(before, track, when)
         self._remember(guest_events)
         if meant.gone:
@@ -712,17 +712,17 @@ def _sure(track: Track, name: str, symptom: Symptom) -> Mapping[str, Fault]:
     return {**track.faults, name: replace(track.faults[name], lasts=symptom.lasts)}
 
 
-def _tell(track: Track, now: float) -> tuple[Track, list[GuestEvent]]:
+def _report(track: Track, now: float) -> tuple[Track, list[GuestEvent]]:
     """Report the worst fault that is due; a reported failure explains the guest's other faults."""
     due = [
-        (RANK[TOLD[fault.verdict.do]], name)
+        (RANK[REPORTED_AS[fault.verdict.do]], name)
         for name, fault in track.faults.items()
         if fault.due is not None and fault.due <= now
     ]
     happened: list[GuestEvent] = []
     for _rank, name in sorted(due, reverse=True):
         fault = track.faults[name]
-        state = TOLD[fault.verdict.do]
+        state = REPORTED_AS[fault.verdict.do]
         if track.reported != FAILED:
             happened.append(guest_event(track, name, fault, state))
         fault = replace(fault, reported=state)

@@ -83,7 +83,7 @@ def _fault(fault: Fault) -> dict[str, Any]:
         "sign": asdict(fault.symptom),
         "since": fault.since.isoformat(),
         "lasts": fault.lasts,
-        "told": fault.reported,
+        "reported": fault.reported,
         "traces": list(fault.traces),
         "count": fault.count,
     }
@@ -126,7 +126,7 @@ def _again(
         last=now,
         verdict=verdict,
         lasts=bool(saved["lasts"]) and sure,
-        reported=str(saved["told"]),
+        reported=str(saved["reported"]),
         traces=tuple(saved["traces"]),
         count=int(saved["count"]),
     )
@@ -278,36 +278,40 @@ class Again:
     """
 
     def __init__(self, watch: GuestWatch) -> None:
-        self._told = {
-            uuid: since for uuid, track in watch.tracks.items() if (since := _told(track))
+        self._reported = {
+            uuid: since for uuid, track in watch.tracks.items() if (since := _reported_since(track))
         }
-        self._left = self._told
+        self._left = self._reported
         self._first: tuple[float, datetime] | None = None
-        self._said = False
+        self._repeated = False
 
     def begin_again(self) -> None:
         """Undo the repeats since the last write to the outbox."""
-        self._left, self._said = self._told, False
+        self._left, self._repeated = self._reported, False
 
     def written(self) -> None:
-        self._told = {} if self._said else self._left
+        self._reported = {} if self._repeated else self._left
 
     def after(self, reading: Reading, watch: GuestWatch, when: float) -> list[GuestEvent]:
         """Return the repeated reports after a reading; `when` (monotonic) the reading began."""
-        if self._said or not self._told:
+        if self._repeated or not self._reported:
             return []
         down = [
             event for guest in reading.guests if (event := self._still(guest, watch)) is not None
         ]
-        self._left = {track.uuid: self._told[track.uuid] for track in down}
+        self._left = {track.uuid: self._reported[track.uuid] for track in down}
         first, at = self._first = self._first or (when, reading.at)
-        self._said = when - first >= SURE_S
-        return [_repeated(track, _cause(track), at) for track in down] if self._said else []
+        self._repeated = when - first >= SURE_S
+        return [_repeated(track, _cause(track), at) for track in down] if self._repeated else []
 
     def _still(self, guest: Guest, watch: GuestWatch) -> Track | None:
         """Return the track of a guest that is still down with the same failure, else None."""
         track = watch.tracks.get(guest.uuid)
-        if track is None or guest.uuid not in self._told or _told(track) != self._told[guest.uuid]:
+        if (
+            track is None
+            or guest.uuid not in self._reported
+            or _reported_since(track) != self._reported[guest.uuid]
+        ):
             return None
         by_order = guest_state.of_state(guest, guest_state.UNKNOWN, "").symptom is None
         return None if by_order else track
@@ -317,7 +321,7 @@ def _cause(track: Track) -> str:
     return next((name for name, fault in track.faults.items() if fault.reported == FAILED), "")
 
 
-def _told(track: Track) -> datetime | None:
+def _reported_since(track: Track) -> datetime | None:
     """Return the date of the guest's reported failure, or None."""
     name = _cause(track)
     return track.faults[name].since if name else None

@@ -93,14 +93,14 @@ class HangWatch:
         self.settings = settings or HangSettings()
         self.tracks: dict[str, HangTrack] = {}
 
-    def recall(self, reported: Iterable[str], unsaid: Iterable[str] = ()) -> None:
+    def recall(self, reported: Iterable[str], unreported: Iterable[str] = ()) -> None:
         """Restore the verdicts of the previous agent process.
 
-        `told` were reported as hung. `unsaid` had a hang that was not reported yet; the watch
-        reports it again if it persists.
+        `reported` were reported as hung. `unreported` had a hang that was not reported yet; the
+        watch reports it again if it persists.
         """
         self.tracks |= {uuid: HangTrack(answered=True, hung=IDLE) for uuid in reported}
-        self.tracks |= {uuid: HangTrack(answered=True) for uuid in unsaid}
+        self.tracks |= {uuid: HangTrack(answered=True) for uuid in unreported}
 
     def check(
         self, pulses: Iterable[Pulse], running: Collection[str], at: datetime, now: float
@@ -184,7 +184,7 @@ class StallWatch:
     def __init__(self, settings: StallSettings | None = None) -> None:
         self.settings = settings or StallSettings()
         self.tracks: dict[tuple[str, int], StallTrack] = {}
-        self.told: dict[str, str] = {}  # names of guests reported as stalled, by uuid
+        self.reported: dict[str, str] = {}  # names of guests reported as stalled, by uuid
         self.host_is_short = False
 
     def check(
@@ -205,12 +205,12 @@ class StallWatch:
         self.tracks = tracks
         self._of_the_host(len(stalled), len(busy))
         here = {uuid for uuid, _ in tracks}
-        over = [uuid for uuid in self.told if uuid not in stalled and uuid in here]
-        events = [Event(uuid, self.told[uuid], HANG, at, RUNNING) for uuid in over]
-        self.told = {uuid: name for uuid, name in self.told.items() if uuid in stalled}
+        over = [uuid for uuid in self.reported if uuid not in stalled and uuid in here]
+        events = [Event(uuid, self.reported[uuid], HANG, at, RUNNING) for uuid in over]
+        self.reported = {uuid: name for uuid, name in self.reported.items() if uuid in stalled}
         for uuid, numbers in stalled.items():
-            if uuid not in self.told and not self.host_is_short:
-                self.told[uuid] = known[uuid]
+            if uuid not in self.reported and not self.host_is_short:
+                self.reported[uuid] = known[uuid]
                 which = f"vcpu {', '.join(map(str, sorted(numbers)))}"
                 events.append(Event(uuid, known[uuid], HANG, at, STALLED, which))
         return events

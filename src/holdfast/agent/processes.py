@@ -3,7 +3,7 @@
 
     state, step = judge(service, state, why="no such process", now)
     step.restart      # restart the service now
-    step.told         # "failed" if the last restart did not help, "well" when it runs again
+    step.report         # "failed" if the last restart did not help, "well" when it runs again
 
 All functions are pure but `ProcessWatch.check`, which runs each restart on its own thread: a
 restart that hangs does not delay other services and is not started twice. A service that does not
@@ -275,7 +275,7 @@ AT_ONCE: Final = 8
 #: `check` waits this long for the restarts it started: a quick restart then ends within the check.
 QUICK_S: Final = 0.5
 #: Fields of a state that the agent writes to disk.
-_KEPT: Final = ("tries", "told", "ran")
+_KEPT: Final = ("tries", "reported", "ran")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class State:
     since: float = 0.0  # start of the outage, or of running
     tries: int = 0
     tried_at: float = float("-inf")  # end of the last restart
-    told: bool = False  # reported as failed
+    reported: bool = False  # reported as failed
     seen: bool = False  # checked before
     ran: bool = False  # ever
 
@@ -296,7 +296,7 @@ class Step:
     """The step for a service: a restart, a report, or nothing."""
 
     restart: bool = False
-    told: str = ""
+    report: str = ""
     sentence: str = ""
 
 
@@ -309,13 +309,13 @@ def judge(service: Service, state: State, why: str, now: float) -> tuple[State, 
         return _away(service, state, now)
     if now - state.since < service.stable_s:
         return state, Step()
-    change = WELL if state.told else ""
+    change = WELL if state.reported else ""
     sentence = f"{service.name} runs again, since {now - state.since:.0f} s" if change else ""
-    return replace(state, tries=0, told=False), Step(told=change, sentence=sentence)
+    return replace(state, tries=0, reported=False), Step(report=change, sentence=sentence)
 
 
 def _away(service: Service, state: State, now: float) -> tuple[State, Step]:
-    if state.told or (service.if_seen and not state.ran):
+    if state.reported or (service.if_seen and not state.ran):
         return state, Step()
     if state.tries and now - state.tried_at < service.patience_s:
         return state, Step()
@@ -327,7 +327,7 @@ def _away(service: Service, state: State, now: float) -> tuple[State, Step]:
         return state, Step(restart=True, sentence=sentence)
     tried = f" after {state.tries} restarts" if state.tries else ""
     sentence = f"{service.name} does not run{tried}: {state.why}"
-    return replace(state, told=True), Step(told=FAILED, sentence=sentence)
+    return replace(state, reported=True), Step(report=FAILED, sentence=sentence)
 
 
 class ServicesFile(Followed[tuple[Service, ...]]):
@@ -386,7 +386,7 @@ class ProcessWatch:
             if step.restart:
                 LOG.warning("%s", step.sentence)
                 due.append(service)
-            if step.told:
+            if step.report:
                 reports.append((service, step))
         if due and self.remembered() != before:
             self._write()
@@ -407,11 +407,11 @@ class ProcessWatch:
             if why := restart.exception() or restart.result():
                 LOG.error("%s could not be restarted: %s", name, why)
 
-    def untell(self, reports: Iterable[tuple[Service, Step]]) -> None:
+    def forget_reports(self, reports: Iterable[tuple[Service, Step]]) -> None:
         """Undo reports that could not be written; the next check makes them again."""
         for service, step in reports:
             state = self.states[service.name]
-            self.states[service.name] = replace(state, told=step.told != FAILED)
+            self.states[service.name] = replace(state, reported=step.report != FAILED)
 
     def remembered(self) -> dict[str, Any]:
         """Return the states as JSON values; a service that was always well only has `ran`."""
@@ -428,7 +428,7 @@ class ProcessWatch:
                 str(name): State(
                     tries=int(state["tries"]),
                     tried_at=now,
-                    told=bool(state["told"]),
+                    reported=bool(state["reported"]),
                     ran=bool(state["ran"]),
                 )
                 for name, state in (saved or {}).items()

@@ -33,7 +33,7 @@ STATE_AFTER: Final[Mapping[str, str]] = {
 STATES: Final = (FIRING, NO_DATA, OK)
 #: Kind of the operation that performs a rule's action.
 ALARM_ACTION: Final = "alarm_action"
-#: Kind of the operation that sends, at the end of a mute, notifications for standing alarms.
+#: Kind of the operation that sends, at the end of a mute, notifications for firing alarms.
 ALARM_MUTE: Final = "alarm_mute"
 #: Actions of a rule that are durable operations.
 DURABLE_ACTIONS: Final = ("disable_host", "migrate_away", "repair_ahead")
@@ -264,7 +264,7 @@ class Memory:
     """State that the manager keeps for an alarm, beside the agent's report.
 
         memory = recall(row)
-        memory.told             # "": no notification yet, the alarm was muted when raised
+        memory.notified             # "": no notification yet, the alarm was muted when raised
         memory.asked            # ("repair_ahead",): undone at the end, whatever the rule says now
 
     The state is part of the alarm's row, because operations are removed after a while and
@@ -272,7 +272,7 @@ class Memory:
     carried over.
     """
 
-    told: str = ""  # state of the last notification; empty: none sent yet
+    notified: str = ""  # state of the last notification; empty: none sent yet
     asked: tuple[str, ...] = ()  # actions begun for the alarm
     moved_at: str = ""  # when migration of its server was requested because of the alarm
 
@@ -287,7 +287,7 @@ def recall(row: Mapping[str, Any]) -> Memory:
     if not isinstance(state, Mapping):
         listed = row["details"].get("actions", ())
         return Memory(
-            told=row["state"],
+            notified=row["state"],
             asked=tuple(action for action in DURABLE_ACTIONS if action in listed),
         )
     saved = {column.name: state[column.name] for column in fields(Memory) if column.name in state}
@@ -297,7 +297,7 @@ def recall(row: Mapping[str, Any]) -> Memory:
 def plain(memory: Memory) -> dict[str, Any]:
     """Return the state as JSON."""
     return {
-        "told": memory.told,
+        "notified": memory.notified,
         "asked": list(memory.asked),
         "moved_at": memory.moved_at,
     }
@@ -305,7 +305,7 @@ def plain(memory: Memory) -> dict[str, Any]:
 
 def as_heard(report: AlarmReport, memory: Memory) -> AlarmReport:
     """Treat a repeated report as raised if no notification was sent for the firing alarm."""
-    is_first = report.event == AGAIN and report.state == FIRING and memory.told != FIRING
+    is_first = report.event == AGAIN and report.state == FIRING and memory.notified != FIRING
     return replace(report, event=RAISED) if is_first else report
 
 
@@ -327,4 +327,4 @@ def actions_of(report: AlarmReport, memory: Memory) -> tuple[str, ...]:
 def after(report: AlarmReport, memory: Memory) -> Memory:
     """Return the state after the notification and actions for a report."""
     begun = tuple(action for action in actions_of(report, memory) if action != OVER)
-    return replace(memory, told=report.state, asked=(*memory.asked, *begun))
+    return replace(memory, notified=report.state, asked=(*memory.asked, *begun))

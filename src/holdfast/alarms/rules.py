@@ -45,7 +45,7 @@ class Condition:
     field: str
     compare: str
     level: float
-    clear: float  # a standing alarm holds until the value passes this level
+    clear: float  # a firing alarm holds until the value passes this level
     measure: str = VALUE
     over_s: float = 0.0  # window of a rate or time to full
     full: str | float = ""  # limit for time to full: a number, or the field with the limit

@@ -160,7 +160,7 @@ def boot_of(outbox: Outbox, boot_id: str, ran: Sequence[str]) -> Mapping[str, An
 
 LOG = logging.getLogger(__name__)
 #: Number of checks of a vCPU within `stalled_s`.
-LOOKS = 3
+POLLS = 3
 
 
 class HangSettings(Protocol):
@@ -180,32 +180,32 @@ class HangPart:
     def __init__(self, settings: HangSettings, agent: HostAgent, clock: Clock) -> None:
         self._agent = agent
         self._clock = clock
-        self._rounds: list[PeriodicTask] = []
+        self._tasks: list[PeriodicTask] = []
         self._hearts: Heartbeats | None = None
         if settings.heartbeat_interval_s:
             self._hearts = connect_heartbeats(settings.guests, settings.guests_address, clock)
         if self._hearts is not None:
             wanted = hangs.HangSettings(settings.heartbeat_max_missed, settings.heartbeat_idle_s)
             self._hangs = hangs.HangWatch(wanted)
-            self._hangs.recall(*self._said(hangs.HUNG))
+            self._hangs.recall(*self._open_hangs(hangs.HUNG))
             interval_s = settings.heartbeat_interval_s
-            self._rounds.append(PeriodicTask("heartbeats", interval_s, self.ask_agents, clock))
+            self._tasks.append(PeriodicTask("heartbeats", interval_s, self.ask_agents, clock))
         elif settings.heartbeat_interval_s:
             LOG.info("guests of %s have no heartbeat that could be asked for", settings.guests)
         if settings.stalled_s:
             self._vcpus: Vcpus = QemuVcpus()
             self._stalls = hangs.StallWatch(hangs.StallSettings(settings.stalled_s))
-            self._stalls.told, _ = self._said(hangs.STALLED)
-            interval_s = settings.stalled_s / LOOKS
-            self._rounds.append(PeriodicTask("vcpus", interval_s, self.look_at_processors, clock))
+            self._stalls.reported, _ = self._open_hangs(hangs.STALLED)
+            interval_s = settings.stalled_s / POLLS
+            self._tasks.append(PeriodicTask("vcpus", interval_s, self.poll_vcpus, clock))
 
     def start(self) -> None:
-        for rounds in self._rounds:
-            rounds.start()
+        for task in self._tasks:
+            task.start()
 
     def stop(self) -> None:
-        for rounds in self._rounds:
-            rounds.stop()
+        for task in self._tasks:
+            task.stop()
         if self._hearts is not None:
             self._hearts.close()
 
@@ -216,14 +216,14 @@ class HangPart:
         for event in self._hangs.check(pulses, self._running(), at, now):
             self._agent.heard(event)
 
-    def look_at_processors(self) -> None:
+    def poll_vcpus(self) -> None:
         running = self._running()
         vcpus = self._vcpus.read() if running else ()
         at, now = self._clock.now(), self._clock.monotonic()
         for event in self._stalls.check(vcpus, running, at, now):
             self._agent.heard(event)
 
-    def _said(self, sign: str) -> tuple[dict[str, str], dict[str, str]]:
+    def _open_hangs(self, sign: str) -> tuple[dict[str, str], dict[str, str]]:
         """Return guests with an open hang fault, reported and not yet reported (names by uuid).
 
         The faults come from the previous agent process.
@@ -330,13 +330,13 @@ class Measuring:
         sinks: Sequence[Sink] = (),
     ) -> None:
         self._measures = measures
-        self.news = PluginEvents(host)
+        self.events = PluginEvents(host)
         limits = Limits(memory_bytes=settings.plugins_memory_mib * MIB)
-        self.runner = PluginRunner(limits, self.news)
+        self.runner = PluginRunner(limits, self.events)
         self._plugins = PluginManager(self.runner, settings.plugins_file, clock)
         notify, scheduler = (alarms.notify, alarms.scheduler) if alarms else (None, None)
         open_alarms = alarms.raised if alarms else tuple
-        stages = Stages(self.runner, self.news, alarms, notify, sinks)
+        stages = Stages(self.runner, self.events, alarms, notify, sinks)
         collector = Collector(host, measures, clock)
         self.part = MetricsPart(collector, settings.interval_s, clock, stages, scheduler)
         admin.add(self._plugins.commands())
@@ -457,14 +457,14 @@ class AgentPart:
         second = SecondOpinion(
             agent.host, expected(settings), guests, settings, clock, agent.polled
         )
-        rounds = PeriodicTask("expectation", second.pause_s, second.round, clock)
+        task = PeriodicTask("expectation", second.pause_s, second.round, clock)
 
         def removed() -> None:
             if second.hurry():
-                rounds.wake()
+                task.wake()
 
         agent.removed = removed
-        return rounds
+        return task
 
     def start(self) -> None:
         for part in self._parts:

@@ -98,7 +98,7 @@ def _book(
 
 
 #: Seconds between two checks for watched hosts.
-LOOK_S = 1.0
+SAMPLE_S = 1.0
 
 
 def samples_part(
@@ -106,7 +106,7 @@ def samples_part(
 ) -> PeriodicTask:
     """Return the part that generates samples for watched hosts (`holdfast.app.daemon.Part`)."""
 
-    def look() -> None:
+    def sample() -> None:
         now = history.slot_of(clock.now().timestamp())
         due = {host: last for host, last in store.wanted().items() if last < now}
         if not due:
@@ -115,4 +115,4 @@ def samples_part(
         for host, last in due.items():
             store.put(host, metrics.hour(world, host, last + 1, now + 1))
 
-    return PeriodicTask("simulated-samples", LOOK_S, look, clock)
+    return PeriodicTask("simulated-samples", SAMPLE_S, sample, clock)

@@ -140,7 +140,7 @@ class Base(Command):
 class ListCommand(Base, Lister):
     """A command that prints a table of objects."""
 
-    def tell(self, args: argparse.Namespace, sentence: str) -> None:
+    def note(self, args: argparse.Namespace, sentence: str) -> None:
         """Print a sentence with the table; for JSON and other formats on stderr."""
         if args.formatter == "table":
             self.app.stdout.write(sentence + "\n")

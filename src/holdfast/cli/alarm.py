@@ -72,7 +72,7 @@ class Mute(ShowObject):
         ALARM,
         either(
             arg("--for", dest="lasts", type=cli.span, metavar="LENGTH", help="2h, 1d"),
-            arg("--end", action="store_true", help="let it be told again"),
+            arg("--end", action="store_true", help="send its notifications again"),
             required=True,
         ),
     )

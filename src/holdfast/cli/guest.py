@@ -59,11 +59,11 @@ def fault_line(fault: Answer) -> str:
     """Format a fault of a guest: io_error pause vda: recover in 12 s"""
     what = _words(fault, "event", "detail", "reason", "disk")
     if fault["over"]:
-        then = f"was {fault['told']}, and is over"
+        then = f"was {fault['reported']}, and is over"
     elif fault["due_s"] is not None:
         then = f"{fault['do']} in {fault['due_s']:.0f} s"
     else:
-        then = f"told as {fault['told']}" if fault["told"] else fault["do"]
+        then = f"reported as {fault['reported']}" if fault["reported"] else fault["do"]
     return f"{what}: {then}"
 
 
@@ -112,10 +112,10 @@ def well(status: Answer) -> str:
 
 def why_nothing(answer: Answer) -> Iterator[str]:
     """Yield the reason for each event without a report, if the agent would report nothing."""
-    if answer["told"]:
+    if answer["reports"]:
         return
     if not answer["judged"]:
-        yield "nothing would be told"
+        yield "nothing would be reported"
     for verdict in answer["judged"]:
         yield f"no report would follow about {verdict['guest']}: {_why_not(verdict)}"
 
@@ -123,8 +123,8 @@ def why_nothing(answer: Answer) -> Iterator[str]:
 def _why_not(judged: Answer) -> str:
     if not judged["sign"]:
         return f"this event has no effect on a guest in state {judged['life']}"
-    if judged["told"]:
-        return f"already reported as {judged['told']}, and not over"
+    if judged["reported"]:
+        return f"already reported as {judged['reported']}, and not over"
     return f"{judged['sign']} is {_verdict(judged)}"
 
 
@@ -140,15 +140,15 @@ def _verdict(verdict: Answer) -> str:
 def event_lines(item: Answer, now: datetime) -> str:
     """Format an item of `guest watch`.
 
-    12:00:00.123 told     web-1: failed: stopped failed, by defaults line 6: …
+    12:00:00.123 report   web-1: failed: stopped failed, by defaults line 6: …
     """
     record = item.get("record", {})
     at = datetime.fromisoformat(record["at"]).astimezone(UTC) if record else now
-    line = _NEWS.get(item["what"], str)(item)
+    line = _LINES.get(item["what"], str)(item)
     return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d} {item['what']:<8} {line}"
 
 
-def _standing(item: Answer) -> str:
+def _guest_list(item: Answer) -> str:
     return f"{item['host']}: {_guests(item['record']['guests'])}"
 
 
@@ -171,7 +171,7 @@ def _judged(item: Answer) -> str:
     return f"{item['guest']}: {item['sign']} is {_verdict(item)}"
 
 
-def _told(item: Answer) -> str:
+def _report(item: Answer) -> str:
     what = _words(item, "event", "detail", "reason", "disk")
     marked = " (simulated)" if item["simulated"] else ""
     rule = f", by {item['rule']}" if item["rule"] else ""  # a report of recovery has no rule
@@ -183,12 +183,12 @@ def _delivery(item: Answer) -> str:
     return f"{item['guest'] or item['subject']}: {item['state']}: {item['outcome']}{why}"
 
 
-_NEWS: Mapping[str, Callable[[Answer], str]] = {
-    "standing": _standing,
+_LINES: Mapping[str, Callable[[Answer], str]] = {
+    "guests": _guest_list,
     "event": _event,
     "reading": _reading,
     "verdict": _judged,
-    "told": _told,
+    "report": _report,
     "delivery": _delivery,
 }
 
@@ -203,7 +203,7 @@ _GUEST = (
     *("name", "uuid", "life", "reason", "since_at", "project", "flavor", "ha", "heartbeat"),
     "trouble",
 )
-_TOLD = ("after_s", "guest", "state", "event", "detail", "reason", "disk", "rule")
+_REPORT = ("after_s", "guest", "state", "event", "detail", "reason", "disk", "rule")
 
 
 #: The advice for a recording in a wrong encoding.
@@ -318,7 +318,7 @@ class Watch(AgentCommand):
             count = item["count"]
             self.app.LOG.warning("%d events are missing here: this reader was too slow", count)
             return
-        if item["what"] == "standing" and asked.guest and not item["record"]["guests"]:
+        if item["what"] == "guests" and asked.guest and not item["record"]["guests"]:
             self.say(f"the agent knows no guest {asked.guest} yet")
         if not asked.json:
             line = event_lines(item, dates.now())
@@ -362,7 +362,7 @@ class Simulate(AgentCommand, ListCommand):
             arg("--dry-run", action="store_true", help="change nothing (the default)"),
             arg("--for-real", action="store_true", help="tell Holdfast"),
         ),
-        arg("--yes", action="store_true", help="do not ask before Holdfast is told"),
+        arg("--yes", action="store_true", help="do not ask before the report is sent"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
@@ -371,15 +371,16 @@ class Simulate(AgentCommand, ListCommand):
         if parsed_args.guest:
             args["guest"] = parsed_args.guest
         answer = admin.ask(place, "guests.simulate", args, timeout_s=10.0)
-        if parsed_args.for_real and answer["told"]:
-            self._confirm(parsed_args, answer["told"])
+        if parsed_args.for_real and answer["reports"]:
+            self._confirm(parsed_args, answer["reports"])
             answer = admin.ask(place, "guests.simulate", {**args, "for_real": True}, timeout_s=10.0)
             self.say(
-                f"Holdfast is told, as simulated on {answer['host']}: `holdfast incident list`"
+                f"the report is sent to Holdfast, as simulated on {answer['host']}:"
+                " `holdfast incident list`"
             )
         for line in why_nothing(answer):
             self.say(line)
-        return rows(_TOLD, answer["told"])
+        return rows(_REPORT, answer["reports"])
 
     def _confirm(self, asked: argparse.Namespace, reports: Sequence[Mapping[str, Any]]) -> None:
         if asked.yes:
@@ -393,7 +394,7 @@ class Simulate(AgentCommand, ListCommand):
             "y",
             "yes",
         ):
-            raise InvalidInput("nothing was told")
+            raise InvalidInput("nothing was sent")
 
 
 class Status(AgentCommand):
@@ -555,7 +556,7 @@ def _row(difference: Difference, guests: Mapping[str, Guest]) -> dict[str, Any]:
 
 
 _RULE = ("line", "event", "detail", "reason", "disk", "guest", "rate", "after_s", "do")
-_REPORTED = ("told_at", "guest", "state", "event", "detail", "reason", "disk", "rule")
+_REPORTED = ("reported_at", "guest", "state", "event", "detail", "reason", "disk", "rule")
 
 
 class FiltersCheck(ListCommand):
@@ -573,7 +574,7 @@ class FiltersCheck(ListCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         filters = filters_of(parsed_args.file)
         if parsed_args.file:
-            self.tell(parsed_args, f"{parsed_args.file} is valid; the first matching rule counts")
+            self.note(parsed_args, f"{parsed_args.file} is valid; the first matching rule counts")
         return rows(_RULE, [_rule(rule) for rule in filters.rules])
 
 
@@ -633,7 +634,7 @@ def _reported(at: datetime, event: GuestEvent) -> dict[str, Any]:
     evidence = {
         name: event.evidence[name] for name in ("event", "detail", "reason", "disk", "rule")
     }
-    return {"told_at": at.isoformat(), "guest": event.name, "state": event.state, **evidence}
+    return {"reported_at": at.isoformat(), "guest": event.name, "state": event.state, **evidence}
 
 
 # holdfast guest service check: list the services in a services file
@@ -658,7 +659,7 @@ class ServicesCheck(ListCommand):
         name = parsed_args.file
         with reading(name), open(name, "rb") as file:
             services = processes.parse(file.read(MAX_BYTES + 1), name)
-        self.tell(parsed_args, f"{name} can be used")
+        self.note(parsed_args, f"{name} can be used")
         return rows(_SERVICE, [_service_row(service) for service in services])
 
 

@@ -398,7 +398,7 @@ class Health(ListCommand):
         if parsed_args.bad:
             self.parser.error("--bad picks hosts: leave it out, or the host")
         host = self.client.monitors.host(parsed_args.host)
-        self.tell(parsed_args, f"host {host['host']}: {host['sentence']}")
+        self.note(parsed_args, f"host {host['host']}: {host['sentence']}")
         return rows(OF_ONE, (_network(name, network) for name, network in host["networks"].items()))
 
 

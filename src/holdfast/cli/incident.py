@@ -200,7 +200,7 @@ class List(ListObjects):
         which = True if args.open else False if args.closed else None
         incidents = self.client.incidents.list(open=which, **wanted)
         for pause in self.client.pauses.list():
-            self.tell(args, paused_line(pause))
+            self.note(args, paused_line(pause))
         return incidents
 
     def row(self, incident: Object) -> Object:

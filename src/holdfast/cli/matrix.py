@@ -39,7 +39,7 @@ class Show(ListCommand):
             self.say("no monitor was heard of lately: see `holdfast monitor list`")
             return SHOWN, []
         ha_matrix = matrix.from_plain(answer["ha_matrix"])
-        self.tell(parsed_args, f"ha_matrix: {answer['source']}")
+        self.note(parsed_args, f"ha_matrix: {answer['source']}")
         if ha_matrix.warning:
             self.app.LOG.warning("%s: %s", answer["source"], ha_matrix.warning)
         for monitor in answer["differing"]:
@@ -77,7 +77,7 @@ class Check(ListCommand):
         name = parsed_args.file
         with reading(name), open(name, "rb") as file:
             ha_matrix = matrix.parse(file.read(MAX_BYTES + 1), parsed_args.networks, name)
-        self.tell(parsed_args, f"{name} is an HA matrix for {', '.join(ha_matrix.networks)}")
+        self.note(parsed_args, f"{name} is an HA matrix for {', '.join(ha_matrix.networks)}")
         if ha_matrix.warning:
             self.app.LOG.warning("%s: %s", name, ha_matrix.warning)
         return _drawn(ha_matrix.networks, SAID, _checked(ha_matrix))

@@ -46,11 +46,11 @@ class _Report(ListCommand):
     def run(self, parsed_args: argparse.Namespace) -> int:
         code = super().run(parsed_args)
         if self.left:
-            self.tell(parsed_args, self.left)
+            self.note(parsed_args, self.left)
         return code
 
     def show(self, args: argparse.Namespace, report: Object, fail: str) -> Table:
-        self.tell(args, sentence(report, fail))
+        self.note(args, sentence(report, fail))
         counts = report["counts"]
         self.left = (
             f"capacity left: {_many(counts['usable'], 'host')} usable, {counts['free']} of them"
@@ -92,7 +92,7 @@ class Plan(_Plan):
         report = self.client.repair.plan()
         table = self.show(parsed_args, report, "failed")
         if report["held"]:
-            self.tell(parsed_args, _held(report))
+            self.note(parsed_args, _held(report))
         return table
 
 
@@ -175,7 +175,7 @@ class WhatIf(_Plan):
         report = {**report, "failed": [*report["failed"], *others]}
         table = self.show(parsed_args, report, "fail")
         if report["held"]:
-            self.tell(parsed_args, f"it would be held until approved: {report['held']}")
+            self.note(parsed_args, f"it would be held until approved: {report['held']}")
         self.left = "\n".join((*_servers(effects["recovery"]), self.left, *_capacity(effects)))
         return table
 

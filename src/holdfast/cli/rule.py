@@ -59,10 +59,10 @@ class List(AgentCommand, ListCommand):
 
     def _here(self, args: argparse.Namespace) -> Table:
         answer = admin.ask(self.place(args), "metrics.rules.list")
-        self.tell(args, f"rules {answer['version']} are in force")
+        self.note(args, f"rules {answer['version']} are in force")
         for source in answer["sources"]:
             if source["error"]:
-                self.tell(args, f"refused from {source['source']}: {source['error']}")
+                self.note(args, f"refused from {source['source']}: {source['error']}")
         return rows(_RULE, answer["rules"])
 
 
@@ -178,7 +178,7 @@ def _problems(file: str, error: BadRequest) -> str:
 
 
 _CHANGE = ("at", "rule", "on", "name", "before", "state", "value", "threshold", "reason")
-_TOLD = ("at", "event", "rule", "on", "name", "project", "severity", "value", "threshold")
+_NOTIFICATION = ("at", "event", "rule", "on", "name", "project", "severity", "value", "threshold")
 _HOUR = ("at", "host", "rule", "on", "name", "before", "state", "value", "threshold", "reason")
 _TRIAL = ("rule", "selected", "holds", "unknown")
 
@@ -187,8 +187,8 @@ class Test(AgentCommand, ListCommand):
     """Replay recorded samples through a file of alarm rules, and show how alarms would change.
 
     A recording has a JSON object per line, each a pass: `holdfast metric record` writes it,
-    docs/concepts/alarms.md describes it. The command asks no server. With --told, it shows the
-    notifications that would leave the host: grouped, damped, and capped in a storm.
+    docs/concepts/alarms.md describes it. The command asks no server. With --notifications, it
+    shows the notifications that would leave the host: grouped, damped, and capped in a storm.
 
     Without a recording the command asks the agent on this machine to evaluate the rules on its
     last pass: how many entities each rule selects, for how many the rule holds, and for how
@@ -200,7 +200,7 @@ class Test(AgentCommand, ListCommand):
     """
 
     example = """  holdfast rule test alarms.yaml monday.jsonl
-  holdfast rule test alarms.yaml monday.jsonl --told -f json
+  holdfast rule test alarms.yaml monday.jsonl --notifications -f json
   holdfast rule test alarms.yaml
   holdfast rule test alarms.yaml --host cmp-07"""
     arguments = (
@@ -214,7 +214,11 @@ class Test(AgentCommand, ListCommand):
             metavar="NAME",
             help="evaluate the last hour of this host",
         ),
-        arg("--told", action="store_true", help="show notifications instead of alarm changes"),
+        arg(
+            "--notifications",
+            action="store_true",
+            help="show notifications instead of alarm changes",
+        ),
         arg("--group", action="append", default=[], metavar="NAME", help="group of the host"),
     )
 
@@ -230,8 +234,10 @@ class Test(AgentCommand, ListCommand):
         return self._replayed(args, rules)
 
     def _looked_back(self, args: argparse.Namespace) -> Table:
-        if args.recording is not None or args.told or args.group:
-            raise InvalidInput("--host goes with neither a recording nor --told nor --group")
+        if args.recording is not None or args.notifications or args.group:
+            raise InvalidInput(
+                "--host goes with neither a recording nor --notifications nor --group"
+            )
         agents = self.client.agents
         for host in args.host:
             agents.want_samples(host)
@@ -249,10 +255,12 @@ class Test(AgentCommand, ListCommand):
         with reading(name, RECORDING), open(name, encoding="utf-8") as file:
             for each in preview.replay(preview.read(file, name), rules, args.group):
                 changes = [change for group in each.groups for change in group.changes]
-                shown += [_row(change) for change in (changes if args.told else each.changes)]
+                shown += [
+                    _row(change) for change in (changes if args.notifications else each.changes)
+                ]
         if not shown:
             self.say("no alarm would change: no rule holds")
-        return rows(_TOLD if args.told else _CHANGE, shown)
+        return rows(_NOTIFICATION if args.notifications else _CHANGE, shown)
 
 
 def _story(story: dict[str, Any]) -> list[dict[str, Any]]:

@@ -490,7 +490,7 @@ def _marks(request: Request, samples: WatchedHost) -> tuple[Marks, bool]:
     host, hour = samples.host, samples.hour
     groups = tuple(agents.groups_of(request, host))
     text, rules = _rules(tuple(store.alarm_rules.documents()), host, groups)
-    alarms = store.alarms.list_all(Wanted(host=host, standing=False, limit=MOST_ALARMS))
+    alarms = store.alarms.list_all(Wanted(host=host, active=False, limit=MOST_ALARMS))
     marks = marks_of_alarms(alarms, rules, _at(hour.begin))
     if not hour.simulated or not rules:
         return marks, False

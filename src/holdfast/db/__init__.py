@@ -34,7 +34,7 @@ class SqlLedger(LeaseStore, HostStore, FloatingIpStore, RepairStore):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        self._keeper = CapacityCache(database)
+        self._cache = CapacityCache(database)
 
 
 class Store:

@@ -165,10 +165,10 @@ def catch_up(conn: Connection, publisher: EventPublisher, row: Row, now: datetim
     """
     what = name(row)
     if row["state"] == model.OK:
-        return f"{what} is over: nothing is told"
+        return f"{what} is over: nothing is published"
     if is_silent(row, now):
-        return f"{what} is silent until {row['muted_until'].isoformat()}"
-    is_news = memory.recall(row).told != row["state"]
+        return f"{what} is muted until {row['muted_until'].isoformat()}"
+    is_news = memory.recall(row).notified != row["state"]
     event = model.RAISED if row["state"] == model.FIRING else model.NO_DATA
     report = model.read(row["details"], row["host"], row["subject"], event)
     # also if people know the state: the rule may have begun to request an effect meanwhile
@@ -176,7 +176,7 @@ def catch_up(conn: Connection, publisher: EventPublisher, row: Row, now: datetim
     if incident_id:
         adopt(conn, incident_id, row, now)
     if not is_news:
-        return f"{what} was told already"
+        return f"{what} was published already"
     sentence = (
         f"the mute of {what} is over and the alarm still fires: withheld notifications and"
         " actions follow"
@@ -274,7 +274,7 @@ def _is_taken_care_of(row: Row, report: model.AlarmReport, known: Memory) -> boo
 
     This holds for a repeated alarm, and for the first notification of an acknowledged alarm.
     """
-    is_known = report.event == model.AGAIN or (report.event != model.CLEARED and not known.told)
+    is_known = report.event == model.AGAIN or (report.event != model.CLEARED and not known.notified)
     return is_known and row["acked_at"] is not None
 
 
@@ -285,7 +285,7 @@ def _is_outdated(old: Row, report: model.AlarmReport) -> bool:
     host's clock may have been wrong when the alarm began.
     """
     is_its_end = report.event == model.CLEARED and old["state"] != model.OK
-    return bool(old["told_at"] > report.at) and not is_its_end
+    return bool(old["reported_at"] > report.at) and not is_its_end
 
 
 def _have_done(conn: Connection, work: Operation, now: datetime) -> None:
@@ -309,14 +309,14 @@ def _have_done(conn: Connection, work: Operation, now: datetime) -> None:
 def _written(
     conn: Connection, old: Row | None, report: model.AlarmReport, now: datetime
 ) -> dict[str, Any]:
-    at = report.at if old is None else max(report.at, old["told_at"])
+    at = report.at if old is None else max(report.at, old["reported_at"])
     known = Memory() if old is None else memory.recall(old)
     values: dict[str, Any] = {
         "rules_version": report.version,
         "severity": report.severity,
         "state": report.state,
         "value": report.value,
-        "told_at": at,
+        "reported_at": at,
         "resolved_at": at if report.state == model.OK else None,
         "details": {**report.details, CENTRAL: memory.plain(known)},
     }
@@ -359,7 +359,7 @@ def _forget(conn: Connection, now: datetime) -> None:
 def payload(row: Row) -> dict[str, Any]:
     """Return the fields of an alarm that sinks receive."""
     names = ("id", "host", "subject", "project_id", "rule", "rules_version", "severity", "state")
-    dates = ("fired_at", "told_at", "resolved_at")
+    dates = ("fired_at", "reported_at", "resolved_at")
     details = row["details"]
     return {
         **{name: row[name] for name in (*names, "value")},
@@ -379,7 +379,7 @@ class Wanted:
     host: str | None = None
     rule: str | None = None
     state: str | None = None
-    standing: bool = True  # only alarms that are not over
+    active: bool = True  # only alarms that are not over
     limit: int = 100
 
 
@@ -395,7 +395,7 @@ class AlarmStore:
         for column, value in exact.items():
             if value is not None:
                 query = query.where(a[column] == value)
-        if wanted.standing and wanted.state is None:
+        if wanted.active and wanted.state is None:
             query = query.where(a.state != model.OK)
         with self._db.read() as conn:
             return [dict(row) for row in conn.execute(query.limit(wanted.limit)).mappings()]
@@ -465,7 +465,7 @@ class AlarmStore:
 
     # used by the effects that alarms request
 
-    def speak_up(self, alarm_id: str) -> str:
+    def end_mute(self, alarm_id: str) -> str:
         """End the mute: send notifications and start effects held back; return a sentence.
 
         Raises NotFound.

@@ -45,28 +45,28 @@ class CapacityCache:
         self._lock = threading.Lock()
         # Refreshes begun; the last refresh that succeeded; the last `sure` refresh that
         # succeeded.
-        self._looks = self._seen = self._seen_surely = 0
+        self._refreshes = self._seen = self._seen_surely = 0
         self._known: dict[int, tuple[int, datetime | None]] = {}
         self._since: datetime | None = None
         self._spares_at: datetime | None = None
         self._lines: dict[int, Line] = {}
-        self._stock = CapacitySnapshot(lines=self._lines)
+        self._snapshot = CapacitySnapshot(lines=self._lines)
 
-    def stock(self, *, sure: bool = False) -> CapacitySnapshot:
+    def snapshot(self, *, sure: bool = False) -> CapacitySnapshot:
         """Return the current capacity snapshot.
 
         A caller that waited for another caller's refresh gets that result, if the refresh began
         after the call.
         """
-        asked = self._looks
+        asked = self._refreshes
         with self._lock:
             if (self._seen_surely if sure else self._seen) <= asked:
-                self._looks += 1
+                self._refreshes += 1
                 self._refresh(sure)
-                self._seen = self._looks
+                self._seen = self._refreshes
                 if sure:
-                    self._seen_surely = self._looks
-            return self._stock
+                    self._seen_surely = self._refreshes
+            return self._snapshot
 
     def _refresh(self, sure: bool) -> None:
         with self._db.read() as conn:
@@ -95,7 +95,7 @@ class CapacityCache:
             self._renew_facts(conn, differing)
         if stale:
             self._renew_lines(conn, stale, now)
-            self._stock.changes += 1
+            self._snapshot.changes += 1
         self._known.update(stale)
 
     def _facts_differ(self, host_id: int, at: datetime | None) -> bool:
@@ -111,19 +111,19 @@ class CapacityCache:
 
     def _renew_facts(self, conn: Connection, ids: Collection[int]) -> None:
         """Build a new snapshot; callers that plan with the old snapshot continue with it."""
-        now: dict[int, Host] = dict(self._stock.hosts)
+        now: dict[int, Host] = dict(self._snapshot.hosts)
         for host_id in ids:
             now.pop(host_id, None)
         for some in portions(ids):
             for host in load(conn, h.id.in_(some), *_CAN_BE_RESERVED):
                 now[host.id] = host
         in_order = dict(sorted(now.items()))
-        self._stock = self._stock.renewed(in_order)
+        self._snapshot = self._snapshot.renewed(in_order)
 
     def _renew_spares(self, conn: Connection, now: datetime) -> None:
         spares = booking.spares(conn)
-        if spares != self._stock.spares:
-            self._stock = self._stock.ignoring_spares(spares)
+        if spares != self._snapshot.spares:
+            self._snapshot = self._snapshot.ignoring_spares(spares)
         self._spares_at = now
 
     def _renew_lines(self, conn: Connection, ids: Collection[int], now: datetime) -> None:

@@ -38,7 +38,7 @@ h = hosts.c
 class HostStore:
     """The host part of the ledger, and the API's reads of hosts."""
 
-    _keeper: CapacityCache
+    _cache: CapacityCache
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -66,7 +66,7 @@ class HostStore:
             return {own: Size(*amounts) for own, *amounts in conn.execute(query)}
 
     def capacity(self, *, sure: bool = False) -> CapacitySnapshot:
-        return self._keeper.stock(sure=sure)
+        return self._cache.snapshot(sure=sure)
 
     def busy_things(self, keys: Collection[str], window: Window, *, besides: str) -> set[str]:
         busy: set[str] = set()

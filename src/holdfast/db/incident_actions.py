@@ -254,8 +254,8 @@ def _retried(old: Progress, attempts: tuple[Entry, ...], now: datetime) -> Progr
     if not isinstance(old, HostProgress) or not isinstance(new, HostProgress):
         return new
     read_off = old.evidence is not None and old.evidence.kind in ("fenced", "power_off")
-    told_at = old.told_at or (now if old.evidence else None)
-    return replace(new, was_off=read_off or old.was_off, told_at=told_at)
+    forced_down_at = old.forced_down_at or (now if old.evidence else None)
+    return replace(new, was_off=read_off or old.was_off, forced_down_at=forced_down_at)
 
 
 def _aborted(author: str, reason: str, now: datetime) -> Callable[[Details], Details]:
@@ -279,14 +279,14 @@ def _may_be_told(old: Incident) -> bool:
 
     The force-down follows the proof at once, and may have been under way at the abort.
     """
-    return bool(old.host_progress.told_at or old.host_progress.evidence)
+    return bool(old.host_progress.forced_down_at or old.host_progress.evidence)
 
 
 def _stays(old: Incident) -> str:
     """Describe the state in which recovery left the host, and the command to change that."""
     if not _may_be_told(old):
         return ""
-    verb = "stays" if old.host_progress.told_at else "may be"
+    verb = "stays" if old.host_progress.forced_down_at else "may be"
     return (
         f"; {old.host} {verb} forced down, disabled and on maintenance: holdfast incident retry"
         f" {old.id}, or put it into use by hand (docs/concepts/recovery.md, Abort)"

@@ -215,9 +215,9 @@ def attach(
     values = {"incident_id": incident_id, "status": status, "message": message, "updated_at": now}
     its = n.uuid == uuid
     conn.execute(sa.update(notifications).where(its).values(**values))
-    _tell(conn, publisher, START, its, now)
+    _publish(conn, publisher, START, its, now)
     if status not in OPEN:
-        _tell(conn, publisher, _PHASES.get(status, END), its, now)
+        _publish(conn, publisher, _PHASES.get(status, END), its, now)
 
 
 def end(
@@ -233,7 +233,7 @@ def end(
     its = n.id.in_(conn.execute(open_).scalars().all())
     values = {"status": status, "message": message, "updated_at": now}
     conn.execute(sa.update(notifications).where(its).values(**values))
-    _tell(conn, publisher, _PHASES.get(status, END), its, now)
+    _publish(conn, publisher, _PHASES.get(status, END), its, now)
 
 
 def again(
@@ -244,14 +244,14 @@ def again(
     its = n.id.in_(conn.execute(badly).scalars().all())
     values = {"status": "running", "message": message, "updated_at": now}
     conn.execute(sa.update(notifications).where(its).values(**values))
-    _tell(conn, publisher, START, its, now)
+    _publish(conn, publisher, START, its, now)
 
 
 #: Event phase of a failed notification's end; END for any other status.
 _PHASES = {"error": ERROR, "failed": ERROR}
 
 
-def _tell(
+def _publish(
     conn: Connection,
     publisher: EventPublisher,
     phase: str,
@@ -261,8 +261,8 @@ def _tell(
     for row in conn.execute(sa.select(notifications).where(its)).mappings():
         fault = Fault("RecoveryFailed", row["message"] or "") if phase == ERROR else None
         stands = {"status": "running"} if phase == START else {}
-        happening = Event(REPORT, "process", phase, {**row, **stands}, fault)
-        put(conn, publisher.contract(happening, now), now)
+        event = Event(REPORT, "process", phase, {**row, **stands}, fault)
+        put(conn, publisher.contract(event, now), now)
 
 
 def failure_reports(conn: Connection, incident_id: str, type_: str) -> list[FailureReport]:

@@ -109,19 +109,19 @@ def put(conn: Connection, operations_: Sequence[Operation], now: datetime) -> No
     """Write the work that follows from a change, each for its own subject, and notifications."""
     for operation in operations_:
         if operation.kind == ANNOUNCE:
-            _tell(conn, operation, now)
+            _queue_notice(conn, operation, now)
         else:
             apply_work(conn, operation.subject, Work(put=(operation,)), now)
 
 
-def _tell(conn: Connection, news: Operation, now: datetime) -> None:
+def _queue_notice(conn: Connection, notice: Operation, now: datetime) -> None:
     """Add a notification after all earlier notifications about the same subject.
 
     The notification waits for the earlier ones to be sent, but not for the end of the claim on
     them: nothing is lost if both are sent at once.
     """
-    last = conn.execute(_LAST, {"of": news.subject}).scalar()
-    following = replace(news, sequence=(last or 0) + 1)
+    last = conn.execute(_LAST, {"of": notice.subject}).scalar()
+    following = replace(notice, sequence=(last or 0) + 1)
     apply_work(conn, "", Work(put=(following,)), now)
 
 
@@ -144,8 +144,8 @@ def _due_again(conn: Connection, row: Any, now: datetime) -> None:
     """Make put-off work due now; not before its date, nor during a call of its subject."""
     due = row.due_at if row.kind in _DATED else min(row.due_at, now)
     first = max(due, busy_until(conn, row.subject, now) or now, now)
-    mended = sa.update(operations).where(o.id == row.id)
-    conn.execute(mended.values(due_at=due, next_try_at=first, updated_at=now))
+    corrected = sa.update(operations).where(o.id == row.id)
+    conn.execute(corrected.values(due_at=due, next_try_at=first, updated_at=now))
 
 
 def busy_until(conn: Connection, subject: str, now: datetime) -> datetime | None:
@@ -207,7 +207,7 @@ class OperationStore:
             when: datetime | None = conn.execute(_NEXT_LOOK, bound).scalar_one()
             return when
 
-    def mend_future(self, ttl: timedelta) -> int:
+    def correct_future(self, ttl: timedelta) -> int:
         def action(conn: Connection) -> int:
             now = self._db.now(conn)
             bound = {"now": now, "until": now + ttl, "later": now + 2 * ttl}

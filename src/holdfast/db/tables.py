@@ -537,7 +537,7 @@ alarms = Table(
     Column("state", String(16), nullable=False, index=True),
     Column("value", Float),
     Column("fired_at", UtcDateTime, nullable=False),
-    Column("told_at", UtcDateTime, nullable=False),  # time of the last reported state
+    Column("reported_at", UtcDateTime, nullable=False),  # time of the last reported state
     Column("resolved_at", UtcDateTime, index=True),
     Column("acked_at", UtcDateTime),
     Column("acked_by", String(128)),
@@ -545,7 +545,7 @@ alarms = Table(
     Column("muted_by", String(128)),
     Column("details", JSON, nullable=False),
     *times(),
-    Index("ix_alarms_told_at", "told_at"),
+    Index("ix_alarms_reported_at", "reported_at"),
     Index("ix_alarms_updated_at", "updated_at"),
 )
 

@@ -302,7 +302,7 @@ MARKS: Final[Mapping[str, tuple[Any, ...]]] = {
     ALARMS: (
         sa.select(_count()).select_from(alarms),
         _last_change(alarms.c.updated_at),
-        _last_change(alarms.c.told_at),
+        _last_change(alarms.c.reported_at),
     ),
     RULES: (
         sa.select(_count(alarm_rules.c.id), _max(alarm_rules.c.created_at)),

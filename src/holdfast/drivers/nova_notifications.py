@@ -289,7 +289,7 @@ def close(connection: amqp.Connection) -> None:
 
 
 #: Interval at which the thread checks for a stop and sends heartbeats.
-LOOK_S = 0.25
+CHECK_S = 0.25
 #: Pauses between attempts to reach the broker, and to deliver a postponed message.
 FIRST_PAUSE_S, MOST_RECONNECT_S, MOST_RETRY_S = 1.0, 5.0, 30.0
 #: Seconds that a message which cannot be delivered is kept here; then other managers may try.
@@ -403,8 +403,8 @@ class NovaNotices:
             with contextlib.suppress(TimeoutError):
                 connection.drain_events(timeout=self._patience(waiting))
             connection.heartbeat_tick()
-            look_up = self._clock.monotonic() + LOOK_S
-            while waiting and self._resume_at <= self._clock.monotonic() < look_up:
+            check_at = self._clock.monotonic() + CHECK_S
+            while waiting and self._resume_at <= self._clock.monotonic() < check_at:
                 if self._worker.stopping.is_set():
                     return
                 if self._deliver(waiting[0]):
@@ -414,8 +414,8 @@ class NovaNotices:
     def _patience(self, waiting: deque[amqp.Message]) -> float:
         """Return how long to wait for the socket; almost zero while a message is ready."""
         if not waiting:
-            return LOOK_S
-        return min(LOOK_S, max(0.001, self._resume_at - self._clock.monotonic()))
+            return CHECK_S
+        return min(CHECK_S, max(0.001, self._resume_at - self._clock.monotonic()))
 
     # Delivery of a message
 

@@ -626,7 +626,9 @@ class PluginRunner:
         ctx = Context(slot.name, snapshot.host, *times, 0, False, self._reports.note)
         try:
             for sentence, about, severity, value, threshold in notes:
-                ctx.tell(sentence, about=about, severity=severity, value=value, threshold=threshold)
+                ctx.report(
+                    sentence, about=about, severity=severity, value=value, threshold=threshold
+                )
         except (ValueError, TypeError) as error:
             self._strike(slot, f"a note cannot be used: {error}", "")
 

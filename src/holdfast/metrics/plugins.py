@@ -173,7 +173,7 @@ class NoisyNeighbour:
     def _report(self, wanting: list[_Guest], steal: float, ctx: Context) -> None:
         """Report the host, and the busiest guest if its share is large enough."""
         limit = self._config["steal_ratio"]
-        ctx.tell(
+        ctx.report(
             f"{len(wanting)} guests wait for a CPU {steal:.0%} of the time",
             value=steal,
             threshold=limit,
@@ -182,7 +182,7 @@ class NoisyNeighbour:
         used = sum(guest.cpus for guest in wanting)
         share = most.cpus / used if used else 0.0
         if share >= self._config["share_ratio"]:
-            ctx.tell(
+            ctx.report(
                 f"{most.name} takes {share:.0%} of the CPU time for which its neighbours wait",
                 about=most.uuid,
                 value=share,

@@ -192,7 +192,7 @@ class HostProgress(Progress):
     fence_failures: int = field(default=0, metadata=_ATTEMPT)
     fence_requests: tuple[Entry, ...] = field(default=(), metadata=_ATTEMPT)
     escalated_at: datetime | None = field(default=None, metadata=_ATTEMPT)
-    told_at: datetime | None = None  # forced down in Nova
+    forced_down_at: datetime | None = None  # forced down in Nova
     # servers
     last_migration: int | None = None
     spares: tuple[str, ...] = ()

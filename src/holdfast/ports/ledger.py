@@ -329,7 +329,7 @@ class Operations(Protocol):
         """
         ...
 
-    def mend_future(self, ttl: timedelta) -> int:
+    def correct_future(self, ttl: timedelta) -> int:
         """Make work due now that a clock ahead of time put off; return the number of rows.
 
         Claims that end later than `ttl` from now end then. Work with a date of its own (start

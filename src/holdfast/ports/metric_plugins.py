@@ -11,7 +11,7 @@ matter. A plugin is a class with any of the methods `on_host(d)`, `on_cpu(d)`, `
 
         def on_cpu(self, d, ctx):               # once for each guest; `ctx` is optional
             if not d["stale"] and d.get("util_ratio", 0) > self.limit:
-                ctx.tell(f"{d['name']} uses all of its {d['flavor_vcpus']} CPUs", about=d["uuid"])
+                ctx.report(f"{d['name']} uses all of its {d['flavor_vcpus']} CPUs", about=d["uuid"])
 
         def close(self):                        # optional
             pass
@@ -77,7 +77,7 @@ class Context:
     shadow: bool
     hear: Callable[[Note], None]
 
-    def tell(
+    def report(
         self,
         sentence: str,
         *,

@@ -429,7 +429,7 @@ class Alarms(Protocol):
         """Return why recovery is paused everywhere; empty if recovery is not paused."""
         ...
 
-    def speak_up(self, alarm_id: str) -> str:
+    def end_mute(self, alarm_id: str) -> str:
         """End the mute of an alarm; return a sentence about the alarm, or NotFound.
 
         If the alarm is firing and people do not know its present state, they are notified, and

@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 class EndOfMute:
     """Work at the end of an alarm's mute, once per alarm.
 
-    The step compares the alarm's state with the last published state (`Alarms.speak_up`). The
+    The step compares the alarm's state with the last published state (`Alarms.end_mute`). The
     step can therefore run twice, in two managers, or too early without harm.
     """
 
@@ -53,11 +53,11 @@ class EndOfMute:
             now = self._context.incidents.now()
             if until is not None and until > now:
                 raise NotYet(
-                    f"it is silent until {until.isoformat()}", (until - now).total_seconds()
+                    f"it is muted until {until.isoformat()}", (until - now).total_seconds()
                 )
-            outcome = self._alarms.speak_up(alarm_id)
+            outcome = self._alarms.end_mute(alarm_id)
         except NotFound:
-            return "the alarm is long over: nothing is told"
+            return "the alarm is long over: nothing is published"
         LOG.info("alarm %s: %s", alarm_id, outcome)
         self._context.wake()
         return outcome

@@ -319,7 +319,7 @@ def segment(incident: Incident, view: View) -> Verdict:
 def maintenance(incident: Incident, view: View) -> Verdict:
     member = view.situation.member
     if member is not None and member.on_maintenance:
-        ours = bool(incident.host_progress.told_at) or incident.kind == PROCESS
+        ours = bool(incident.host_progress.forced_down_at) or incident.kind == PROCESS
         if ours and incident.progress.retried_at:
             sentence = f"{incident.host} is on maintenance since it failed, and it is tried again"
             return Verdict("maintenance", True, sentence)

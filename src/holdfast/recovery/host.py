@@ -351,7 +351,7 @@ class HostRecovery(Recovery[HostProgress]):
             ]
         )
         done = f"{host} is forced down and takes no servers"
-        self.note(run, done, lambda progress: replace(progress, told_at=now))
+        self.note(run, done, lambda progress: replace(progress, forced_down_at=now))
         context.wake()
         return f"{host} is forced down and disabled"
 
@@ -367,7 +367,7 @@ class HostRecovery(Recovery[HostProgress]):
             return "reservations are not repaired here"
         if not context.incidents.awaits_repair(incident.host):
             return "no reservation waits for another host"
-        forced_down_at = incident.host_progress.told_at or incident.opened_at
+        forced_down_at = incident.host_progress.forced_down_at or incident.opened_at
         if context.incidents.now() < forced_down_at + timedelta(
             seconds=context.settings.repair_wait_s
         ):
@@ -518,7 +518,7 @@ class HostRecovery(Recovery[HostProgress]):
         If the host dies again before it is in use again, its servers must be recovered.
         """
         member = self.context.incidents.member(incident.host)
-        if member is not None and incident.host_progress.told_at:
+        if member is not None and incident.host_progress.forced_down_at:
             self.context.incidents.set_member(member.uuid, run.claim, on_maintenance=False)
 
 

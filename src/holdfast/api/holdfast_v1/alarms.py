@@ -59,7 +59,7 @@ _SHOWN: dict[str, Any] = {
     "project_id": _TEXT,
     "value": {"type": ["number", "null"]},
     "fired_at": _DATE,
-    "told_at": _DATE,
+    "reported_at": _DATE,
     "resolved_at": _LATER,
     "acked_at": _LATER,
     "acked_by": _MAYBE,
@@ -78,7 +78,7 @@ def index(request: Request) -> Response:
         host=normalise(host) if host else None,
         rule=query.get("rule"),
         state=query.get("state"),
-        standing=query.get("all") != "true",
+        active=query.get("all") != "true",
         limit=query.get("limit", LIMIT["default"]),
     )
     return Response(

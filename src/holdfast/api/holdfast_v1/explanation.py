@@ -369,7 +369,7 @@ def _left(case: Case) -> Iterator[str]:
 def _host_left(incident: model.Incident) -> Iterator[str]:
     if back := incident.host_progress.back_at:
         yield f"{incident.host} came back and is in use again since {_time(back, incident)}."
-    elif incident.host_progress.told_at:
+    elif incident.host_progress.forced_down_at:
         yield f"{incident.host} is forced down, disabled and on maintenance until it comes back."
 
 

@@ -149,8 +149,8 @@ def _segments(request: Request, hosts: Sequence[Host], after: what_if.After) -> 
 
 def _hosts(request: Request) -> list[Host]:
     """Return all hosts. Open incidents count even if the caller may not list incidents."""
-    look, counts = request.services.store.wall.snapshot(), guest_counts(request)
-    hit = {short(incident.host) for incident in look.open if incident.kind == HOST}
+    snapshot, counts = request.services.store.wall.snapshot(), guest_counts(request)
+    hit = {short(incident.host) for incident in snapshot.open if incident.kind == HOST}
     hidden = not (request.caller.is_admin or request.allowed(HOLDERS))
     return [
         Host(
@@ -162,18 +162,18 @@ def _hosts(request: Request) -> list[Host]:
             row.segment or "",
             row.enrolled,
             row.reservable,
-            _holders(look, row.id, hidden=hidden),
+            _holders(snapshot, row.id, hidden=hidden),
             bool(row.on_maintenance),
             bool(row.spare),
             counts.get(row.name, counts.get(short(row.name))),
             short(row.name) in hit,
         )
-        for row in look.hosts
+        for row in snapshot.hosts
     ]
 
 
-def _holders(look: WallSnapshot, host_id: int, *, hidden: bool) -> Sequence[Holder]:
-    held = look.held.get(host_id, ())
+def _holders(snapshot: WallSnapshot, host_id: int, *, hidden: bool) -> Sequence[Holder]:
+    held = snapshot.held.get(host_id, ())
     if hidden:
         return [Holder("", "reserved")] if held else ()
     return [Holder(hold.lease_id, hold.lease) for hold in held]

@@ -385,14 +385,14 @@ def _not_found(lease_id: str) -> NotFound:
 def _texts(request: Request, lease_id: str | None = None) -> list[bytes]:
     """Return the JSON texts of all leases visible to the caller, or of `lease_id` alone."""
     services, whole = request.services, request.microversion >= _LATER
-    look = partial(
+    read_stamps = partial(
         services.store.ledger.stamped,
         lease_id=lease_id,
         project_id=_project(request),
         holding=whole,
     )
     texts = _whole_texts(request) if whole else services.lease_texts
-    return texts.texts(look, _Writer(request).write, _lasting)
+    return texts.texts(read_stamps, _Writer(request).write, _lasting)
 
 
 def _whole_texts(request: Request) -> JsonCache:
@@ -437,7 +437,7 @@ def _page(
     one_more = replace(listing, limit=limit + 1)
     following: list[str] = []
 
-    def look(missing: Missing) -> tuple[Sequence[Stamp], Mapping[str, Seen]]:
+    def read_stamps(missing: Missing) -> tuple[Sequence[Stamp], Mapping[str, Seen]]:
         stamps, read = request.services.store.ledger.stamped(
             lambda found: missing(found[:limit]),
             project_id=project_id,
@@ -447,7 +447,7 @@ def _page(
         following[:] = [stamps[limit - 1][0]] if len(stamps) > limit else []
         return stamps[:limit], read
 
-    texts = _whole_texts(request).texts(look, _Writer(request).write, _lasting)
+    texts = _whole_texts(request).texts(read_stamps, _Writer(request).write, _lasting)
     return texts, following[0] if following else None
 
 

@@ -26,7 +26,7 @@ from holdfast.runtime.clock import Clock
 
 PORT: Final = "alertmanager"
 PATH: Final = "/api/v2/alerts"
-#: End of a standing alarm: it is sent once, while Alertmanager expects a repetition every few
+#: End of a firing alarm: it is sent once, while Alertmanager expects a repetition every few
 #: minutes unless the alert's end is known and in the future.
 STANDS: Final = timedelta(days=365)
 #: An end in the future of Alertmanager's clock would not override the known end.
@@ -67,7 +67,7 @@ class Alertmanager:
 def alerts(alarm: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
     """Convert an alarm into alerts: first the present severity, then the ends of all others."""
     begun = datetime.fromisoformat(alarm["fired_at"])
-    changed = datetime.fromisoformat(alarm["resolved_at"] or alarm["told_at"])
+    changed = datetime.fromisoformat(alarm["resolved_at"] or alarm["reported_at"])
     over = max(begun, min(changed, now - BEHIND))
     ends = over if alarm["state"] == OK else max(begun, now) + STANDS
     others = [severity for severity in SEVERITIES if severity != alarm["severity"]]

@@ -145,7 +145,7 @@ class Pace:
     """Interval and byte budget of a sink."""
 
     interval_s: float = 10.0
-    refresh_s: float = 300.0  # of standing alarms; `Band` has the refresh of values
+    refresh_s: float = 300.0  # of firing alarms; `Band` has the refresh of values
     alarm_bytes_per_s: float = 1_000.0
     bytes_per_s: float = 1_000.0
     guest_bytes_per_s: float = 200.0  # in addition, for each guest
@@ -255,7 +255,7 @@ class SinkWorker(Worker):
             self._raised.add(key)
 
     def _refresh_alarms(self, now: float) -> None:
-        """Queue standing alarms for a refresh.
+        """Queue firing alarms for a refresh.
 
         Ended alarms are left out: their end may be queued already.
         """

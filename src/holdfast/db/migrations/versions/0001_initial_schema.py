@@ -103,7 +103,7 @@ def _alarms() -> None:
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("value", sa.Float(), nullable=True),
         sa.Column("fired_at", UtcDateTime(), nullable=False),
-        sa.Column("told_at", UtcDateTime(), nullable=False),
+        sa.Column("reported_at", UtcDateTime(), nullable=False),
         sa.Column("resolved_at", UtcDateTime(), nullable=True),
         sa.Column("acked_at", UtcDateTime(), nullable=True),
         sa.Column("acked_by", sa.String(length=128), nullable=True),
@@ -120,7 +120,7 @@ def _alarms() -> None:
     op.create_index(op.f("ix_alarms_project_id"), "alarms", ["project_id"], unique=False)
     op.create_index(op.f("ix_alarms_resolved_at"), "alarms", ["resolved_at"], unique=False)
     op.create_index(op.f("ix_alarms_state"), "alarms", ["state"], unique=False)
-    op.create_index("ix_alarms_told_at", "alarms", ["told_at"], unique=False)
+    op.create_index("ix_alarms_reported_at", "alarms", ["reported_at"], unique=False)
     op.create_index("ix_alarms_updated_at", "alarms", ["updated_at"], unique=False)
 
 
