@@ -757,5 +757,5 @@ def test_what_died_while_it_was_dead_is_told(host: Host) -> None:
 
 @pytest.mark.parametrize("said", [None, [], {}, {"format": 7}, {"format": 1, "guests": [{}]}])
 def test_what_somebody_else_wrote_is_not_believed(said: object) -> None:
-    with pytest.raises(InvalidInput, match="what was remembered of guests cannot be read"):
+    with pytest.raises(InvalidInput, match="the stored state of guests cannot be read"):
         guest_store.from_plain(said, guest_filters.default(), 0.0)

@@ -86,7 +86,7 @@ def test_what_json_cannot_say_is_put_aside_at_the_door_and_the_next_leaves(
     outbox, office = Outbox(path), Office()
     outbox.put([("a", "a1", {"name": "a1", "value": value})], {"known": [1]})
     put(outbox, "a2")
-    assert "about a is put aside: it cannot be said in JSON" in caplog.text
+    assert "about a is put aside: it cannot be written as JSON" in caplog.text
     assert Sender(outbox, office, SystemClock()).round() == ""
     assert (office.taken, outbox.counts(), outbox.note("known")) == (["a2"], (0, 1), [1])
 

@@ -199,7 +199,7 @@ def test_one_host_tells_who_sees_what_and_how_they_vote(house: House) -> None:
     assert found["incident_id"] is None
     lost = house.call("GET", f"{OWN}/hosts/cmp-7/health")
     assert lost.status_code == 404
-    assert "no registered monitor knows a host 'cmp-7'" in lost.text
+    assert "no registered monitor reports a host 'cmp-7'" in lost.text
 
 
 def test_monitors_that_fell_silent_are_neither_shown_nor_counted(house: House) -> None:

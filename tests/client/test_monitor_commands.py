@@ -165,7 +165,7 @@ def test_a_host_unknown_to_all_monitors_is_an_error(real: Run, site: str) -> Non
     for command in ("matrix explain nowhere", "host health nowhere"):
         ran = real(*command.split())
         assert (ran.code, ran.out) == (1, "")
-        assert "no registered monitor knows a host 'nowhere'" in ran.err
+        assert "no registered monitor reports a host 'nowhere'" in ran.err
     client = Client(site)
     with pytest.raises(NotFound):
         client.monitors.host("a/b?c")
@@ -231,7 +231,7 @@ def test_matrix_show_says_when_no_monitor_reported_lately(fake: Fake, holdfast: 
     fake.says("GET /holdfast/v1/matrix", (200, {"matrix": empty}))
     ran = holdfast("matrix", "show")
     assert ran.code == 0
-    assert ran.err == "no monitor was heard of lately: see `holdfast monitor list`\n"
+    assert ran.err == "no monitor reported lately: see `holdfast monitor list`\n"
 
 
 @pytest.mark.parametrize(
@@ -383,9 +383,9 @@ def test_explain_prints_networks_row_votes_and_status_of_a_failed_host() -> None
     ("found", "said"),
     [
         (health("none"), "nothing is done"),
-        (health("undecided"), "nothing is done while what is unknown decides"),
-        (health("alert"), "people are told after 3 s; nothing is moved"),
-        (health("alert", for_s=0.0), "people are told at once; nothing is moved"),
+        (health("undecided"), "no action: too many networks are unknown"),
+        (health("alert"), "an alert is published after 3 s; nothing is moved"),
+        (health("alert", for_s=0.0), "an alert is published at once; nothing is moved"),
         (health("recovery"), "enough monitors say that it failed: an incident is opened, once"),
         (health("recovery", votes={"for": []}), "it is recovered if this lasts: after 3 s"),
         (health("recovery", votes={"needed": 2}), "nothing is done yet: 1 of the 2 votes"),

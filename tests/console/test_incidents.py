@@ -142,7 +142,7 @@ def test_a_host_dies_and_its_page_follows_until_it_is_recovered(
         expect(page.locator(".phases b")).to_have_text(names)
         expect(page.locator("svg.bar rect")).to_have_count(len(names))
         story = page.locator("#incident-story")
-        expect(story).to_contain_text("All guards said yes:")
+        expect(story).to_contain_text("All guards allowed the recovery:")
         expect(story).to_contain_text(f"holdfast incident explain {own}")
         assert story.locator("details").get_attribute("open") is not None, "opened, and kept so"
         expect(page.locator("#incident-acts")).to_have_count(0)  # nothing is left to order

@@ -267,7 +267,7 @@ def test_the_socket_of_a_dead_agent_is_replaced_and_of_a_living_agent_kept(
         mine = AdminSocket(path, context.admin, SystemClock(), PATIENT)
         mine.start()
         try:
-            assert f"another agent that runs is asked at {path}: stop it" in caplog.text
+            assert f"a running agent listens at {path}: stop it" in caplog.text
             time.sleep(0.2)
             assert client.ask(path, "commands") == {"commands": ["commands"]}  # the other's
             assert caplog.text.count("another agent") == 1
@@ -360,9 +360,9 @@ def read_on(one: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("says", "why"),
     [
-        (lambda one: one.sendall(b"220 mail.example.org ESMTP\n"), "no agent of ours"),
-        (lambda one: one.sendall(b'{"item": {}}\n'), "no agent of ours"),
-        (lambda one: one.sendall(b"[]\n"), "no agent of ours"),
+        (lambda one: one.sendall(b"220 mail.example.org ESMTP\n"), "is not holdfast-agent"),
+        (lambda one: one.sendall(b'{"item": {}}\n'), "is not holdfast-agent"),
+        (lambda one: one.sendall(b"[]\n"), "is not holdfast-agent"),
         (lambda one: None, "is gone"),
         (lambda one: one.sendall(b'{"answer"'), "is gone"),
         (read_on, "does not answer within 0.3 s"),

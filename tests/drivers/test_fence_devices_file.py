@@ -408,7 +408,7 @@ def test_a_world_readable_password_file_is_logged_as_a_warning(
     file = tmp_path / "f.yaml"
     file.write_text(HOST.replace("{secret}", secret) + "    address: bmc\n")
     fence.connect(configured(devices_file=str(file)), HandClock())
-    assert f"a: {secret} can be read by everybody: chmod 600" in caplog.text
+    assert f"a: {secret} is readable by every user: chmod 600" in caplog.text
 
 
 def test_without_a_devices_file_no_host_can_be_fenced_and_a_warning_is_logged(

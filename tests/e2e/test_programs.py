@@ -398,18 +398,18 @@ def test_status_warns_of_monitors_without_a_vote_and_of_consul_clusters_too_smal
         rows = {check: (result, what) for check, result, what in findings([str(config)], None)}
         return rows["host monitors"]
 
-    assert found() == ("warning", "the database cannot be asked for them")
+    assert found() == ("warning", "the database cannot be read")
     assert not (tmp_path / "x.db").exists()
     with contextlib.closing(service.Core(configuration.load([], [str(config)]))) as core:
         migrations.sync(core.store.database)
-        assert found() == ("ok", "heard of lately: none")
+        assert found() == ("ok", "reported lately: none")
         sent = view_body((UP, "none", ["cmp-1"]))
         core.store.monitors.put("ctl-1", datetime.fromisoformat(sent.pop("at")), sent)
         not_registered = "not registered, so without a vote (`holdfast monitor register`): ctl-1"
         assert found() == ("warning", not_registered)
         core.store.monitors.register("ctl-1", "ann")
         core.store.monitors.put("ctl-1", datetime.now(UTC), sent)
-        assert found() == ("ok", "heard of lately: ctl-1")
+        assert found() == ("ok", "reported lately: ctl-1")
         core.store.monitors.register("ctl-2", "ann")
         assert found() == (
             "warning",

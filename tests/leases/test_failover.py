@@ -104,8 +104,8 @@ def test_a_booking_leaves_the_spares_free() -> None:
         planned(HOSTS, hosts_wish(3, 3, window(1, 2)), three)
     assert refused.value.message == (
         "Not enough hosts available: segment north keeps 1 of its 3 hosts free in case hosts fail,"
-        " and 0 would be left at 2030-01-01 13:00 UTC; beside what is kept: 3 asked for; of 2 hosts"
-        " 2 match and 2 of those are free in the window"
+        " and 0 would be left at 2030-01-01 13:00 UTC; beside the spare hosts: 3 asked for;"
+        " of 2 hosts 2 match and 2 of those are free in the window"
     )
     assert refused.value.details["failover"] == [
         {

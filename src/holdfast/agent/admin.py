@@ -78,7 +78,7 @@ class Admin:
         except HoldfastError as error:
             yield self.refusal(error)
         except Exception:  # one failed request must not end the service for the next one
-            LOG.exception("asked by a socket: unforeseen")
+            LOG.exception("a request on the socket failed: unforeseen")
             yield self.refusal(HoldfastError("something unforeseen: the agent's log says what"))
 
     def refusal(self, error: HoldfastError) -> bytes:
@@ -93,7 +93,7 @@ def _asked(line: bytes) -> tuple[str, Mapping[str, Any]]:
     try:
         request = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"a question is one line of JSON: {error}") from error
+        raise InvalidInput(f"a request is one line of JSON: {error}") from error
     if not isinstance(request, dict) or not isinstance(request.get("command"), str):
         raise InvalidInput('a question is written {"command": "status", "args": {}}')
     args = request.get("args", {})
@@ -219,7 +219,9 @@ class AdminSocket:
                 self._converse(caller)
             except TimeoutError:
                 LOG.warning(
-                    "%s: one who read nothing for %g s is cut off", PORT, self._limits.send_s
+                    "%s: a client that read nothing for %g s is disconnected",
+                    PORT,
+                    self._limits.send_s,
                 )
             except OSError as error:  # the client went away
                 LOG.debug("%s: %s", PORT, error)
@@ -304,7 +306,7 @@ class _Place:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Conflict(
-                f"another agent that runs is asked at {self._path}: stop it, or name another file "
+                f"a running agent listens at {self._path}: stop it, or name another file "
                 "by [agent] socket"
             ) from error
         with contextlib.suppress(FileNotFoundError):

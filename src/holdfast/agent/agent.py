@@ -303,12 +303,14 @@ class HostAgent:
         try:
             self._turn(taken)
         except HoldfastError as error:  # the disk failed: keep the events and try again
-            self._stuck = f"what is heard cannot be written down: {error.message}"
+            self._stuck = f"events cannot be stored: {error.message}"
             LOG.error("%s; it is tried again", error.message)
             self._begin_again()
             return taken
         except Exception:  # the top of the thread: the loop must go on
-            LOG.exception("agent: unforeseen; what was heard is left aside, and all read anew")
+            LOG.exception(
+                "agent: unforeseen; queued events are dropped, and all guests are read again"
+            )
             self._begin_again()
             return self._read()
         self._stuck = ""
@@ -457,7 +459,7 @@ class HostAgent:
         try:
             return guest_store.from_plain(note, filters, now, before, counted)
         except InvalidInput as error:
-            LOG.warning("%s; all guests are looked at as if for the first time", error.message)
+            LOG.warning("%s; the agent starts with no state of guests", error.message)
             return GuestWatch(filters)
 
     def _item(self, event: GuestEvent) -> tuple[str, str, Mapping[str, Any]]:

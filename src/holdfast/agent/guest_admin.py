@@ -266,7 +266,7 @@ class GuestCommands:
         view = self._agent.view()
         records = self._records(args, view)
         if for_real and not (len(records) == 1 and isinstance(records[0], Event)):
-            raise InvalidInput("for real there is one event at a time: leave the others out")
+            raise InvalidInput("for real takes a single event: leave the others out")
         copy = GuestWatch(view.filters)
         copy.tracks = dict(view.tracks)
         judgements, guest_events = _simulated(copy, records, self._clock.monotonic())
@@ -296,7 +296,7 @@ class GuestCommands:
         record = {"at": self._clock.now().isoformat(), **record}
         if "guests" in record or {"uuid", "name"} <= record.keys():
             if ref and ref not in (record.get("uuid"), record.get("name")):
-                raise InvalidInput(f"the record says itself who is meant: leave {ref!r} out")
+                raise InvalidInput(f"the record names its guest: leave {ref!r} out")
             return record
         ref = ref or record.get("uuid") or record.get("name") or ""
         if not isinstance(ref, str) or not ref:

@@ -385,10 +385,12 @@ class _Reading(Reading):
         self, node: Node, do: str, events: Sequence[str], details: Sequence[str]
     ) -> None:
         if do == IGNORE:
-            self.say(node.line, "nothing is done, so nothing has to last: leave `after` out")
+            self.say(
+                node.line, "the rule takes no action, so `after` has no effect: leave `after` out"
+            )
             return
         if not events:
-            self.say(node.line, "not everything lasts: say with `event` what has to")
+            self.say(node.line, "`after` needs `event`: not every event lasts")
         for event in events:
             if event in EVENTS:
                 named = [detail for detail in details if detail in EVENTS[event]]

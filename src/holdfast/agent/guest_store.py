@@ -65,7 +65,7 @@ def from_plain(
             dict.fromkeys(note.get("ill", failed), True)
         )  # older agents wrote none
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidInput(f"what was remembered of guests cannot be read: {error}") from error
+        raise InvalidInput(f"the stored state of guests cannot be read: {error}") from error
     return watch
 
 
@@ -210,12 +210,12 @@ def _until(watch: GuestWatch, now: float | None) -> Iterator[tuple[float, GuestE
 
 def _record(plain: Any) -> Event | Reading:
     if not isinstance(plain, dict):
-        raise ValueError("a line is an event, or what was read: write {…}")
+        raise ValueError("a line is an event or a reading: write {…}")
     at = _date(plain.get("at"))
     if "guests" in plain:
         guests = plain["guests"]
         if not isinstance(guests, list) or set(plain) - {"at", "guests"}:
-            raise ValueError("what was read is `at` and a list of `guests`")
+            raise ValueError("a reading has `at` and a list of `guests`")
         return Reading(tuple(Guest(**_fields(guest, _GUEST, ())) for guest in guests), at)
     values = _fields(plain, _EVENT, ("kind",))
     if values["kind"] not in KINDS:

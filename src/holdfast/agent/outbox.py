@@ -192,7 +192,7 @@ def _said(subject: str, body: Mapping[str, Any]) -> tuple[str, str | None]:
     try:
         return json.dumps(body, allow_nan=False), None
     except (TypeError, ValueError) as error:
-        why = f"it cannot be said in JSON: {error}"
+        why = f"it cannot be written as JSON: {error}"
         LOG.error("a report about %s is put aside: %s: %r", subject, why, body)
         return json.dumps(repr(body)), why[:1000]
 

@@ -434,7 +434,7 @@ class ProcessWatch:
                 for name, state in (saved or {}).items()
             }
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            LOG.warning("what was remembered of services cannot be read (%s): begun anew", error)
+            LOG.warning("the stored state of services cannot be read (%s): it starts empty", error)
 
     def _write(self) -> None:
         if self._keep is None:

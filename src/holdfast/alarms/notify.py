@@ -356,6 +356,6 @@ def _storm_change(count: int, most: int, severity: str, moment: Moment) -> Chang
         at=moment.at,
         samples=1,
         topic=STORM,
-        summary=f"{count} alarms more than the {most} that are told at once; see them on the host",
+        summary=f"{count} alarms more than the {most} that are sent at once; see them on the host",
         actions=("notify",),
     )

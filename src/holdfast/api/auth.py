@@ -665,14 +665,14 @@ class Keystone:
                 answer = webob.Request(environ).send(self._guard)
         except ClientException as error:
             LOG.error("Keystone: %s", error)
-            raise Unavailable("Keystone cannot be asked about the token, try again") from error
+            raise Unavailable("Keystone cannot check the token, try again") from error
         if answer.status_code == 401:
             raise Unauthorized(
                 "a valid X-Auth-Token is required",
                 scheme=answer.headers.get("WWW-Authenticate", "Keystone"),
             )
         if answer.status_code != 200:
-            raise Unavailable("Keystone cannot be asked about the token, try again")
+            raise Unavailable("Keystone cannot check the token, try again")
         user, project, roles = environ[_FOUND]
         if not user or not project:
             raise Forbidden("a token scoped to a project is required")
@@ -683,7 +683,7 @@ class Keystone:
     def turn(self) -> Iterator[None]:
         """Hold a slot for a request to Keystone; Unavailable if none is free within `_TURN_S`."""
         if not self._asking.acquire(timeout=_TURN_S):
-            raise Unavailable("Keystone is slow to say who you are, try again")
+            raise Unavailable("Keystone is slow to check the token, try again")
         try:
             yield
         finally:

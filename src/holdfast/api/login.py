@@ -310,7 +310,7 @@ class KeystoneLogin:
             raise LoginWanted("wrong user, password, project or domain") from None
         except keystone_errors.ClientException as error:
             LOG.warning("Keystone: %s", error)
-            raise Unavailable("Keystone cannot be asked about the password, try again") from error
+            raise Unavailable("Keystone cannot check the password, try again") from error
 
     def is_open(self, cookie: str) -> bool:
         return self._sessions.get(_hash(cookie)) is not None

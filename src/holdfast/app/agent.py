@@ -191,7 +191,7 @@ class HangPart:
             interval_s = settings.heartbeat_interval_s
             self._tasks.append(PeriodicTask("heartbeats", interval_s, self.ask_agents, clock))
         elif settings.heartbeat_interval_s:
-            LOG.info("guests of %s have no heartbeat that could be asked for", settings.guests)
+            LOG.info("guests of %s have no heartbeat", settings.guests)
         if settings.stalled_s:
             self._vcpus: Vcpus = QemuVcpus()
             self._stalls = hangs.StallWatch(hangs.StallSettings(settings.stalled_s))

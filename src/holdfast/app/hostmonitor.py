@@ -74,7 +74,9 @@ class HostMonitorPart:
             watches = [_watch(conf, name, clock) for name in settings.networks]
             self._outbox = Outbox(settings.outbox)
         except InvalidMatrix as error:
-            raise BadSetup(f"{error.message}; `holdfast matrix check` tells more") from error
+            raise BadSetup(
+                f"{error.message}; `holdfast matrix check` names the problems"
+            ) from error
         except HoldfastError as error:
             raise BadSetup(error.message) from error
         self._sender = Sender(self._outbox, reports, clock, observer=name)

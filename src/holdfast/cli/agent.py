@@ -30,7 +30,7 @@ class List(ListObjects):
         agents = self.client.agents.list()
         unheard = [each["host"] for each in agents if not each["fresh"]]
         if unheard:
-            self.note(args, f"not heard of lately: {', '.join(unheard)}")
+            self.note(args, f"no report lately: {', '.join(unheard)}")
         return agents
 
     def row(self, agent: Object) -> Object:

@@ -17,7 +17,7 @@ from holdfast.runtime.text import HEAD, csv_row
 
 DECISIONS = (
     arg("--subject", help="a lease's id, incident:ID, host:ID, …; 'incident:' alone: all of them"),
-    arg("--actor", metavar="USER", help="who did it: a user's id, or holdfast"),
+    arg("--actor", metavar="USER", help="actor: the id of a user, or holdfast"),
     arg(
         "--project",
         dest="project_id",
@@ -138,7 +138,7 @@ class ObservationList(ListObjects):
     columns = ("observed_at", "observer", "subject", "state", "what", "since", "incident_id")
     filters = (
         arg("--subject", help="server:UUID, process:HOST:NAME or host:NAME"),
-        arg("--host", help="about this host, and what was seen on it"),
+        arg("--host", help="about this host, and about its guests and services"),
         arg("--kind", choices=(*STATES, HOST_HEALTH), help="only of this kind"),
         arg("--state", choices=REPORTED, help="only in this state"),
         arg("--since", type=cli.date, metavar="DATE", help="observed then or later"),

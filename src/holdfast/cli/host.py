@@ -341,18 +341,18 @@ def consequence(report: Mapping[str, Any]) -> str:
         ref = report["incident_id"]
         return f"it is being recovered; `holdfast incident explain {ref}` tells how"
     if action == UNDECIDED:
-        return "nothing is done while what is unknown decides; unknown is neither up nor down"
+        return "no action: too many networks are unknown, and unknown is neither up nor down"
     if action == NONE:
         return "nothing is done"
     if action == ALERT:
-        return f"people are told {after(report['for_s'])}; nothing is moved"
+        return f"an alert is published {after(report['for_s'])}; nothing is moved"
     if yes >= needed and yes > no:
         return "enough monitors say that it failed: an incident is opened, once for each failure"
     if not yes:
         return f"it is recovered if this lasts: {after(report['for_s'])} monitors vote for it"
     if yes < needed:
         return f"nothing is done yet: {yes} of the {needed} votes that it takes"
-    return f"nothing is done: {no} against {yes}; those who are against look at the same host"
+    return f"nothing is done: {no} against {yes}; both count views of the same host"
 
 
 def _say(observers: Sequence[str]) -> str:
@@ -388,7 +388,7 @@ class Health(ListCommand):
   holdfast host health cmp-07"""
     arguments = (
         arg("host", nargs="?", help="only this one: name, short or full"),
-        arg("--bad", action="store_true", help="those that are not up everywhere"),
+        arg("--bad", action="store_true", help="only hosts that are not up on every network"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:

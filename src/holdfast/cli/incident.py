@@ -182,8 +182,8 @@ class List(ListObjects):
     columns = ("id", "kind", "host", "status", "opened_at", "closed_at", "servers", "sentence")
     arguments = (
         either(
-            arg("--open", action="store_true", help="only those that are not over"),
-            arg("--closed", action="store_true", help="only those that are over"),
+            arg("--open", action="store_true", help="only open incidents"),
+            arg("--closed", action="store_true", help="only closed incidents"),
         ),
     )
     filters = (
@@ -191,9 +191,9 @@ class List(ListObjects):
         arg("--kind", choices=sorted(KINDS), help="only of hosts, guests, processes or alarms"),
         arg("--host", help="only of this host, or of guests on it"),
         arg("--segment", metavar="NAME|ID", help="only in this segment"),
-        arg("--since", type=cli.date, metavar="DATE", help="only those opened then or later"),
+        arg("--since", type=cli.date, metavar="DATE", help="only incidents opened then or later"),
         arg("--limit", type=cli.count, metavar="N", help="at most N; default: 100"),
-        arg("--marker", metavar="ID", help="those that are older than this one"),
+        arg("--marker", metavar="ID", help="only incidents older than this one"),
     )
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:

@@ -156,7 +156,7 @@ class Create(ShowCommand):
         arg(
             "--before-end",
             choices=["", "default", "snapshot"],
-            help="what happens to the servers then",
+            help="action on the servers at that time",
         ),
         either(
             arg("--wait", action="store_true", help="wait until it is active, or failed"),
@@ -223,7 +223,7 @@ class List(ListObjects):
     arguments = WINDOW
     filters = (
         arg("--status", choices=STATUSES, metavar="STATUS", help=f"one of {', '.join(STATUSES)}"),
-        arg("--name", help="only those of this name"),
+        arg("--name", help="only leases of this name"),
         arg(
             "--project",
             dest="project_id",

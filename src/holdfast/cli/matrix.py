@@ -36,7 +36,7 @@ class Show(ListCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         answer = self.client.monitors.matrix()
         if answer["ha_matrix"] is None:
-            self.say("no monitor was heard of lately: see `holdfast monitor list`")
+            self.say("no monitor reported lately: see `holdfast monitor list`")
             return SHOWN, []
         ha_matrix = matrix.from_plain(answer["ha_matrix"])
         self.note(parsed_args, f"ha_matrix: {answer['source']}")

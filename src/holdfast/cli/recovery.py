@@ -52,7 +52,7 @@ def reason(*, required: bool = True) -> Argument:
         metavar="TEXT",
         required=required,
         default="",
-        help="why; it is kept, and shown to those who ask",
+        help="why; the audit log keeps the reason",
     )
 
 
@@ -158,15 +158,13 @@ class AddMaintenance(ShowCommand):
             arg("--until", type=cli.date, metavar="DATE", help="when it ends"),
             required=True,
         ),
-        arg("--reason", required=True, metavar="TEXT", help="why; shown to those who ask"),
+        arg("--reason", required=True, metavar="TEXT", help="why; shown with the window"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         matcher = {name: value for name, value in values(MATCHER, parsed_args).items() if value}
         if not matcher:
-            self.parser.error(
-                "say what is under maintenance: --host, --segment, --server or --kind"
-            )
+            self.parser.error("name the scope of the window: --host, --segment, --server or --kind")
         try:
             when = _when(parsed_args)
         except ValueError as error:

@@ -168,7 +168,7 @@ class WhatIf(_Plan):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         hosts, racks = parsed_args.fail, parsed_args.fail_rack
         if not hosts and not racks:
-            self.parser.error("say what fails: --fail HOST or --fail-rack RACK")
+            self.parser.error("name the failed hosts: --fail HOST or --fail-rack RACK")
         effects = self.client.repair.what_if(hosts=hosts, racks=racks)
         report = effects["repair"]
         others = [name for name in effects["hosts"] if name not in report["failed"]]

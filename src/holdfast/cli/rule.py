@@ -243,7 +243,7 @@ class Test(AgentCommand, ListCommand):
             agents.want_samples(host)
         seen = self.client.alarm_rules.preview(read_text(args.file), args.host)
         for host in sorted({*map(normalise, args.host)} - {*seen["hosts"]}):
-            self.say(f"{host}: no samples yet; the agent was asked to send samples, retry in 10 s")
+            self.say(f"{host}: no samples yet; the manager has requested samples, retry in 10 s")
         for rule, lacks in seen["silent"].items():
             self.say(f"{rule}: no result, the store does not keep {', '.join(lacks)} for an hour")
         if seen["hosts"] and not seen["stories"]:

@@ -75,11 +75,11 @@ def _authentication(conf: cfg.ConfigOpts) -> Finding:
     service.check_bind(conf, conf.api.host)
     service.check_auth(conf)
     if conf.auth_strategy == "noauth":
-        return WARNING, "noauth: everybody on this machine is an admin"
+        return WARNING, "noauth: every user of this machine is an admin"
     if conf.auth_strategy == "http_basic":
         for path in (conf.auth.htpasswd_file, conf.auth.users_file):
             if os.stat(path).st_mode & 0o007:
-                return WARNING, f"{path} can be read by everybody: chmod 640"
+                return WARNING, f"{path} is readable by every user: chmod 640"
     return OK, conf.auth_strategy
 
 
@@ -157,7 +157,7 @@ def _files(conf: cfg.ConfigOpts) -> Finding:
     there = {path.absolute() for path in paths if path.exists()}
     open_ones = sorted(str(path) for path in there if path.stat().st_mode & 0o007)
     if open_ones:
-        return WARNING, f"open to everybody on this machine: chmod o-rwx {' '.join(open_ones)}"
+        return WARNING, f"open to every user of this machine: chmod o-rwx {' '.join(open_ones)}"
     return OK, f"{len(there)} files and folders are closed to other users"
 
 
@@ -185,7 +185,7 @@ def _host_monitors(conf: cfg.ConfigOpts) -> Finding:
     from holdfast.model.votes import without_network
 
     if _database(conf)[0] != OK:
-        return WARNING, "the database cannot be asked for them"
+        return WARNING, "the database cannot be read"
     core = service.Core(conf)
     try:
         now, listed = core.store.monitors.listed()
@@ -212,4 +212,4 @@ def _host_monitors(conf: cfg.ConfigOpts) -> Finding:
         warnings.append("2 monitors are registered: if they differ no host fails; register 3")
     if warnings:
         return WARNING, "; ".join(warnings)
-    return OK, f"heard of lately: {', '.join(view.observer for view in fresh) or 'none'}"
+    return OK, f"reported lately: {', '.join(view.observer for view in fresh) or 'none'}"

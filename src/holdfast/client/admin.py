@@ -39,7 +39,7 @@ def ask(
         raise NotReachable(f"the agent at {path} does not answer within {timeout_s:g} s")
     answer = response.get("answer")
     if not isinstance(answer, dict):
-        raise NotReachable(f"what listens at {path} is no agent of ours: {str(response)[:80]}")
+        raise NotReachable(f"the program at {path} is not holdfast-agent: {str(response)[:80]}")
     return answer
 
 
@@ -95,7 +95,7 @@ class _Line:
             except OSError as error:
                 raise self._ended(error.strerror or str(error)) from error
             if not got or len(self._got) > MOST_BYTES:
-                raise self._ended("it hung up" if not got else "what it says has no end")
+                raise self._ended("it hung up" if not got else "its answer is too long")
             self._got += got
         line = bytes(self._got[:end])
         del self._got[: end + 1]
@@ -109,7 +109,7 @@ class _Line:
             response = None
         if not isinstance(response, dict):
             shown = line[:80].decode(errors="replace")
-            raise NotReachable(f"what listens at {self._path} is no agent of ours: {shown!r}")
+            raise NotReachable(f"the program at {self._path} is not holdfast-agent: {shown!r}")
         error = response.get("error")
         if isinstance(error, dict):
             raise _error(str(error.get("code", "")), str(error.get("message", "")))

@@ -85,7 +85,7 @@ def _possible(case: Mapping[str, Any], domain: str) -> Iterator[Order]:
     tried = case["status"] in (FAILED, ABORTED) and case["kind"] in WORK
     left = any(server["status"] == FAILED for server in case.get("servers", ()))
     if tried and (left or not details.get("back_at")):
-        explanation = "The guards are asked again, and that the host is off must be proven anew."
+        explanation = "The guards run again, and that the host is off must be proven anew."
         if details.get("back_at"):
             explanation = "The host is in use again: servers that did not leave it start there."
         yield Order(
@@ -707,7 +707,7 @@ def abort(request: Request) -> Response:
 
 
 def confirm_off(request: Request) -> Response:
-    message = "your word is taken: the host is off"
+    message = "confirmed: the host is off"
     return _order(request, "confirm-off", incidents.confirm_off, message)
 
 
@@ -724,13 +724,14 @@ def approve(request: Request) -> Response:
             {"domain": domain} if domain else {}
         )
         if request.body.get("domain", domain) != domain:
-            raise Conflict(f"its host is in {domain or 'no known rack'} now: look again")
+            raise Conflict(f"its host is in {domain or 'no known rack'} now: reload the page")
         held = api_calls.call(request, switches.approve, body=body)["approval"]["held"]
     except HoldfastError as error:
         return _again(request, "approve", error)
     where = f"in {domain}" if domain else "everywhere"
     return away(
-        _own(request), message=f"approved {where} for an hour: {held} held incidents look again"
+        _own(request),
+        message=f"approved {where} for an hour: {held} held incidents are evaluated again",
     )
 
 

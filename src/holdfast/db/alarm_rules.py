@@ -41,7 +41,8 @@ class AlarmRuleStore:
             current = 0 if old is None or old["removed"] else old["version"]
             if expected is not None and expected != current:
                 raise Conflict(
-                    f"rules {document.name} are at version {current}, not {expected}: look again"
+                    f"rules {document.name} are at version {current}, not {expected}:"
+                    " read them again"
                 )
             content = (document.text, str(document.scope))
             if old is not None and current and (old["text"], old["scope"]) == content:

@@ -92,7 +92,7 @@ class NetworkWatch:
         self._seen_at = 0.0  # when the member states last changed
         self._proof: Proof | None = None
         self._proven_at = float("-inf")
-        self._error = "it has not been looked at yet"
+        self._error = "no poll has ended yet"
         self._sighted, self._since = False, clock.now()
         self._nap = 0  # number of process pauses; answers to earlier polls do not count
         self._lost = True  # the polling thread has no version to continue from
@@ -156,7 +156,7 @@ class NetworkWatch:
         with self._lock:
             self._nap += 1
             self._proven_at, self._lost = float("-inf"), True
-            self._error = "we were stopped for a while and look again"
+            self._error = "the process was stopped for a while and reads again"
         self._proving.wake()
 
     def _why_blind(self) -> str:
@@ -326,7 +326,7 @@ class HostMonitor:
         return TICK_S if due is None else max(0.0, min(TICK_S, due - now))
 
     def _woke(self, after_s: float) -> None:
-        LOG.warning("we were stopped for %.1f s: everything is looked at again", after_s)
+        LOG.warning("the process was stopped for %.1f s: everything is polled again", after_s)
         for watch in self._watches.values():
             watch.slept()
 

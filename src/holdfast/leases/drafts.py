@@ -183,7 +183,7 @@ def _refused(refused: NotEnoughHosts, shorts: Collection[Short]) -> NotEnoughHos
         }
         for short in shorts
     ]
-    message = f"{_REFUSED}{why}; beside what is kept: {rest}"
+    message = f"{_REFUSED}{why}; beside the spare hosts: {rest}"
     return type(refused)(message, **{**refused.details, "failover": spares})
 
 

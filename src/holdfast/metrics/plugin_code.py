@@ -66,7 +66,7 @@ def _file(use: str, path: str, name: str) -> Source:
     if not stat.S_ISREG(status.st_mode):
         raise InvalidInput(f"{path} is no file")
     if status.st_mode & stat.S_IWOTH:
-        raise InvalidInput(f"anybody may write {path}, and we run it: chmod o-w it first")
+        raise InvalidInput(f"every user may write {path}, and we run it: chmod o-w it first")
     return Source(use, path=path, name=name)
 
 

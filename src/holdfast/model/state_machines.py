@@ -105,7 +105,7 @@ OPERATION_SAYS: Mapping[str, str] = {
     "cancelled": "The operation is no longer wanted.",
 }
 INCIDENT_SAYS: Mapping[str, str] = {
-    "open": "A failure was reported; no guard was asked yet. The incident of an alarm stays open.",
+    "open": "A failure was reported; no guard has run yet. The incident of an alarm stays open.",
     "held": "A guard holds the recovery; the sentence names the reason and the remedy.",
     "running": "Every guard passed; the manager runs the recovery steps.",
     "recovered": "The failed servers run again, or the alarm is over.",

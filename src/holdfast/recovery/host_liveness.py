@@ -125,7 +125,7 @@ def reports(
         )
     if confirmed_off := progress.confirmed_off:
         failure_reports.append(FailureReport(OPERATOR, confirmed_off.at, waits=False))
-    return failure_reports or [FailureReport("whoever opened the incident", incident.opened_at)]
+    return failure_reports or [FailureReport("the opener of the incident", incident.opened_at)]
 
 
 def judge(

@@ -314,7 +314,7 @@ class Sort:
         if observed.kind == ALARM:
             return self._alarm(run, observed)
         if observed.state != FAILED:
-            return "it is only told"
+            return "the report is only published"
         meaning = _classified(observed)
         if meaning is None:
             return f"nothing is done about {observed.subject}"

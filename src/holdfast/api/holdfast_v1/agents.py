@@ -36,7 +36,7 @@ _SAID = {"type": "string", "maxLength": 2000}
 _RULES = {
     "version": {**_VERSION, "description": "In force on the host, from wherever."},
     "central": {**_VERSION, "description": "Of the rules that are kept here, as it has them."},
-    "error": {**_SAID, "description": "Why it has not taken the newest ones."},
+    "error": {**_SAID, "description": "Why the newest rules are not in force."},
 }
 _OWN: dict[str, Any] = {
     "program": {"type": "string", "maxLength": 64},
@@ -68,7 +68,7 @@ PUT: dict[str, Any] = {
             "type": "string",
             "minLength": 1,
             "maxLength": 64,
-            "description": "The kernel's: another one than before says that the host rebooted.",
+            "description": "The kernel's boot id; a new id means that the host rebooted.",
         },
         "running": {
             "type": "array",
@@ -96,7 +96,7 @@ VIEW = shape(
         "host": _TEXT,
         "started_at": _DATE,
         "seen_at": _DATE,
-        "fresh": {"type": "boolean", "description": "Heard of within three heartbeats."},
+        "fresh": {"type": "boolean", "description": "Reported within three heartbeats."},
         "groups": _GROUPS,
         "rules": shape({**_RULES, "wanted": _VERSION}),
         **_OWN,
@@ -289,7 +289,7 @@ _HOUR: dict[str, Any] = {
     },
     "points": {**_COUNT, "maximum": POINTS},
     "lines": {"type": "array", "items": _LINE},
-    "left_out": {**_COUNT, "description": "So many there was no room for."},
+    "left_out": {**_COUNT, "description": "Entries left out for lack of room."},
     "simulated": {"type": "boolean", "description": "There is no host: these are made up."},
 }
 WANT: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": {}}

@@ -160,13 +160,13 @@ _STORY = {
 }
 PREVIEW_VIEW = shape(
     {
-        "hosts": {**_NAMES, "description": "Those of which something is known."},
+        "hosts": {**_NAMES, "description": "Only fields with values."},
         "stories": {"type": "array", "items": shape(_STORY)},
-        "left_out": {"type": "integer", "description": "So many stories there was no room for."},
+        "left_out": {"type": "integer", "description": "Stories left out for lack of room."},
         "silent": {
             "type": "object",
             "additionalProperties": _NAMES,
-            "description": "Rules about fields that are not kept: nothing is said of them.",
+            "description": "Rules about fields without history; the preview leaves them out.",
         },
     }
 )

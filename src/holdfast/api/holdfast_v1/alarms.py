@@ -26,7 +26,7 @@ QUERY: dict[str, Any] = {
     "all": {
         "type": "string",
         "enum": ["true", "false"],
-        "description": "Also those that are over, of the last 30 days.",
+        "description": "Also ended alarms of the last 30 days.",
     },
     "limit": LIMIT,
 }
@@ -40,7 +40,7 @@ MUTE: dict[str, Any] = {
             "minimum": 0,
             "maximum": int(LONGEST.total_seconds()),
             "description": "Seconds without notifications; 0 ends a mute, and what it"
-            " kept back of an alarm that stands is told and done.",
+            " withheld of a firing alarm is published.",
         }
     },
 }

@@ -18,7 +18,7 @@ QUERY: dict[str, Any] = {
         **_NAME,
         "description": "A lease's id, incident:ID, host:ID, …; `incident:` alone is all of them.",
     },
-    "actor": {**_NAME, "description": "Who did it: a user's id, or holdfast."},
+    "actor": {**_NAME, "description": "Actor: the id of a user, or holdfast."},
     "project_id": {**_NAME, "description": "For admins; others see their own."},
     "text": {**_NAME, "description": "Somewhere in the sentence, in capitals or not."},
     "since": {**_WHEN, "description": "Decided at or after."},
@@ -27,7 +27,7 @@ QUERY: dict[str, Any] = {
     "marker": {
         "type": "integer",
         "minimum": 1,
-        "description": "The id of the last line seen: those before it follow.",
+        "description": "The id of the last line seen; older lines follow.",
     },
 }
 _TEXT = {"type": "string"}
@@ -35,9 +35,9 @@ _SHOWN: dict[str, Any] = {
     "id": {"type": "integer"},
     "at": {"type": "string", "format": "date-time"},
     "subject": _TEXT,
-    "project_id": {"type": ["string", "null"], "description": "Whose thing it is about."},
+    "project_id": {"type": ["string", "null"], "description": "The project of the subject."},
     "actor": _TEXT,
-    "request_id": {**_TEXT, "description": "In whose course it happened; empty: by itself."},
+    "request_id": {**_TEXT, "description": "The request that caused the line; empty: none."},
     "sentence": _TEXT,
 }
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}

@@ -36,8 +36,8 @@ QUERY: dict[str, Any] = {
         "maximum": 10 * 365 * 86_400,
         "description": "When could I get it for that long?",
     },
-    "from": {**_WHEN, "description": "The first start looked at; default: now."},
-    "until": {**_WHEN, "description": "The last start looked at; default: 30 days on."},
+    "from": {**_WHEN, "description": "Earliest start; default: now."},
+    "until": {**_WHEN, "description": "Latest start; default: in 30 days."},
     "limit": {"type": "integer", "minimum": 1, "maximum": MOST_WINDOWS, "default": 5},
 }
 _NUMBER = {"type": "integer", "minimum": 0}

@@ -241,7 +241,7 @@ def _decided(case: Case) -> Iterator[str]:
     yield from _waits(case)
     no = [row for row in case.verdicts if not row["passed"]]
     if case.verdicts and not no:
-        yield "All guards said yes:"
+        yield "All guards allowed the recovery:"
     elif no:
         verb = "says" if incident.is_open else "said"
         yield f"The guard {no[0]['guard']} {verb} no:"
@@ -249,9 +249,9 @@ def _decided(case: Case) -> Iterator[str]:
         answer = "yes" if row["passed"] else "no"
         yield f"- {row['guard']}: {answer}, {_end(row['sentence'])}"
     if incident.kind not in model.WORK:
-        yield "Nothing: an alarm is for people, no guard is asked and nothing is recovered."
+        yield "Nothing: an alarm has no guards and starts no recovery."
     elif not case.verdicts:
-        yield "The guards have not been asked yet."
+        yield "The guards have not been evaluated yet."
 
 
 def _waits(case: Case) -> Iterator[str]:
@@ -317,7 +317,7 @@ def _took(case: Case, now: datetime) -> Iterator[str]:
         yield f"From the first report to the incident: {span(opened - heard)}."
     began, since = incident.progress.started_at, incident.progress.retried_at or opened
     if began:
-        yield f"Until the guards said yes: {span(began - since)}."
+        yield f"Until the guards allowed the recovery: {span(began - since)}."
     off = incident.host_progress.evidence
     if began and off:
         yield f"Until it was sure that the host is off: {span(off.at - began)}."

@@ -17,7 +17,7 @@ KEEP: dict[str, Any] = {
             "type": "integer",
             "minimum": 0,
             "maximum": MOST_KEPT,
-            "description": "So many hosts may fail: no booking leaves fewer of them free.",
+            "description": "Number of spare hosts: no booking leaves fewer hosts free.",
         }
     },
 }
@@ -33,8 +33,8 @@ _SHOWN: dict[str, Any] = {
     "free": {**_COUNT, "description": "Usable hosts without a reservation now."},
     "least_free": {**_COUNT, "description": "The fewest at any moment of the next 30 days."},
     "least_free_at": {"type": "string", "format": "date-time"},
-    "short": {**_COUNT, "description": "How many of those to be kept are missing then."},
-    "why": {"type": ["string", "null"], "description": "What is short, in a sentence."},
+    "short": {**_COUNT, "description": "Spare hosts that are missing then."},
+    "why": {"type": ["string", "null"], "description": "The shortage, in a sentence."},
 }
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 

@@ -35,7 +35,11 @@ _SHOWN: dict[str, Any] = {
 }
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 HEALTH_QUERY: dict[str, Any] = {
-    "health": {"type": "string", "enum": ["bad"], "description": "Those not up everywhere."}
+    "health": {
+        "type": "string",
+        "enum": ["bad"],
+        "description": "Only hosts that are not up on every network.",
+    }
 }
 _WHEN = {"type": ["string", "null"], "format": "date-time"}
 _NAMES = {"type": "array", "items": _TEXT}
@@ -62,7 +66,7 @@ WHOLE_HEALTH = shape(
             {FOR: _NAMES, AGAINST: _NAMES, ABSTAIN: _NAMES, "needed": {"type": "integer"}}
         ),
         "status": {**_STATUS, "type": ["object", "null"]},
-        "incident_id": {"type": ["string", "null"], "description": "The one that is open."},
+        "incident_id": {"type": ["string", "null"], "description": "The open incident."},
     }
 )
 
@@ -134,7 +138,7 @@ def show_health(request: Request) -> Response:
     called = next((name for v in ballot.views if (name := v.picture.name(ballot.host))), None)
     if called is None:
         raise NotFound(
-            f"no registered monitor knows a host {host[:80]!r}: those they know are in GET"
+            f"no registered monitor reports a host {host[:80]!r}: known hosts are in GET"
             " /holdfast/v1/hosts/health"
         )
     ha_matrix, _others = votes.in_force(ballot.fresh or ballot.views)

@@ -34,7 +34,7 @@ QUERY: dict[str, Any] = {
     "open": {
         "type": "string",
         "enum": ["true", "false"],
-        "description": "Those that are not over, or those that are.",
+        "description": "Only open incidents, or only closed ones.",
     },
     "since": {
         "type": "string",
@@ -47,14 +47,14 @@ QUERY: dict[str, Any] = {
         "type": "string",
         "minLength": 1,
         "maxLength": 64,
-        "description": "The id of the last one seen: older ones follow.",
+        "description": "The id of the last incident seen; older incidents follow.",
     },
 }
 REASON = {
     "type": "string",
     "minLength": 1,
     "maxLength": LONGEST_REASON,
-    "description": "Why; it is kept for those who ask later.",
+    "description": "The reason; the audit log keeps the reason.",
 }
 ORDER: dict[str, Any] = {
     "type": "object",
@@ -100,7 +100,7 @@ _LISTED: dict[str, Any] = {
     "segment": _MAYBE,
     "cause": _TEXT,
     "status": STATUS,
-    "sentence": {**_TEXT, "description": "How it stands, and what to do."},
+    "sentence": {**_TEXT, "description": "The state, and the next action."},
     "opened_at": _DATE,
     "closed_at": _WHEN,
     "moves": _object({name: _COUNT for name in _COUNTED}),
@@ -128,7 +128,7 @@ _MOVE = {
     "status": {"type": "string", "enum": list(_COUNTED)},
     "attempts": _COUNT,
     "message": _TEXT,
-    "reservation": {**_MAYBE, "description": "Whose hosts it must stay on."},
+    "reservation": {**_MAYBE, "description": "The reservation on whose hosts the server stays."},
     "started_at": _WHEN,
     "ended_at": _WHEN,
 }
@@ -152,7 +152,7 @@ CASE = _object(
     {
         **_LISTED,
         "seen": {**_MAYBE, "description": "How host monitors voted; null: they did not."},
-        "evidence": {**_MAYBE, "description": "What proves that the host is off."},
+        "evidence": {**_MAYBE, "description": "The proof that the host is off."},
         "work": {**_object(_WORK), "type": ["object", "null"]},
         "verdicts": _list(_VERDICT),
         "steps": _list(_STEP),
@@ -246,7 +246,7 @@ def reason(request: Request, *, needed: bool = True) -> str:
     """Return the reason of an operator action; InvalidInput if needed and blank."""
     text: str = request.body.get("reason", "").strip()
     if needed and not text:
-        raise InvalidInput("reason: say why; it is kept for those who ask later")
+        raise InvalidInput("reason: required; the audit log keeps it")
     return text
 
 

@@ -52,7 +52,7 @@ def _by_network(schema: Any) -> dict[str, Any]:
 
 
 _SIGHT = {"sighted": {"type": "boolean"}, "leader": _SAID, "since": _DATE, "why": _SAID}
-_WARNING = {"warning": {**_SAID, "description": "What is to be changed about the cluster."}}
+_WARNING = {"warning": {**_SAID, "description": "Changes that the cluster needs."}}
 _SENT_SIGHT, _SHOWN_SIGHT = _strict(_SIGHT), shape(_SIGHT)
 for _schema in (_SENT_SIGHT, _SHOWN_SIGHT):
     _schema["properties"] |= _WARNING
@@ -93,10 +93,13 @@ VIEW = shape(
         "observer": _TEXT,
         "registered": {"type": "boolean", "description": "Only registered monitors vote."},
         **_REGISTRATION,
-        "hint": {**_TEXT, "description": "What to do so that it votes; empty: nothing."},
+        "hint": {
+            **_TEXT,
+            "description": "The action that gives the monitor a vote; empty: none needed.",
+        },
         "kind": _TEXT,
         "seen_at": {**_DATE, "type": ["string", "null"]},
-        "fresh": {"type": "boolean", "description": "Heard of within three heartbeats."},
+        "fresh": {"type": "boolean", "description": "Reported within three heartbeats."},
         "networks": {"type": "object", "additionalProperties": _SHOWN_SIGHT},
         "matrix_source": _TEXT,
         "hosts": _COUNT,
@@ -167,7 +170,7 @@ def _check_hosts(rows: Sequence[Mapping[str, Any]]) -> None:
     if count > MOST_HOSTS:
         raise InvalidInput(f"rows: {count} hosts; at most {MOST_HOSTS} are taken")
     if len(seen) != count:
-        raise InvalidInput("rows: a host is there twice; each is in exactly one row")
+        raise InvalidInput("rows: a host appears twice; each host has a single row")
 
 
 def register(request: Request) -> Response:
@@ -209,13 +212,13 @@ def _listed(monitor: Listed, now: datetime) -> dict[str, Any]:
 def _hint(monitor: Listed) -> str:
     if monitor.registration is None:
         return (
-            "not registered, so that it does not vote: `holdfast monitor register"
+            "not registered, so the monitor has no vote: `holdfast monitor register"
             f" {monitor.observer}` prints the token for its [hostmonitor] token_file"
         )
     if monitor.view is None:
         return (
-            "not heard of since it was registered: check that it runs, and that its [hostmonitor]"
-            " token_file has its token"
+            "no report since the registration: check that the monitor runs, and that its"
+            " [hostmonitor] token_file has its token"
         )
     return ""
 

@@ -43,7 +43,11 @@ SCHEMA: dict[str, Any] = {
 }
 QUERY: dict[str, Any] = {
     "subject": {"type": "string", "maxLength": 255},
-    "host": {"type": "string", "maxLength": 255, "description": "It, and what was seen on it."},
+    "host": {
+        "type": "string",
+        "maxLength": 255,
+        "description": "The host, and observations on the host.",
+    },
     "kind": {"type": "string", "maxLength": 64},
     "state": {"type": "string", "maxLength": 64},
     "since": {**_WHEN, "description": "Observed at or after."},

@@ -34,12 +34,12 @@ RUN: dict[str, Any] = {
         "approve": {
             "type": "boolean",
             "default": False,
-            "description": "So much did fail: lift the hold for a while.",
+            "description": "Confirm the mass failure: lift the hold for a while.",
         },
         "reason": {
             "type": "string",
             "maxLength": 1000,
-            "description": "Why it is approved, for those who ask later; needed with approve.",
+            "description": "The reason of the approval; required with approve.",
         },
         "domain": {
             "type": "string",
@@ -63,7 +63,7 @@ _MOVE: dict[str, Any] = {
     "end_date": _DATE,
     "leaves": _TEXTS,
     "joins": _TEXTS,
-    "short": {**_MAYBE, "description": "What it misses still, and why; null: it is whole."},
+    "short": {**_MAYBE, "description": "Missing resources and the reason; null: none is missing."},
 }
 _COUNTS = ("reservations", "moved", "short", "usable", "free")
 _SHOWN: dict[str, Any] = {

@@ -78,7 +78,7 @@ _APPROVAL: dict[str, Any] = {
     "held": {
         "type": "integer",
         "minimum": 0,
-        "description": "Incidents that were held; their guards are asked again at once.",
+        "description": "Incidents that were held; their guards are evaluated again at once.",
     },
 }
 APPROVAL = {"type": "object", "required": list(_APPROVAL), "properties": _APPROVAL}
@@ -135,7 +135,7 @@ _MATCHER: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "minProperties": 1,
-    "description": "All that is named must be so.",
+    "description": "All named fields must match.",
     "properties": {
         "kind": {"type": "string", "enum": sorted(WORK)},
         "host": {**_NAME, "description": "Short or full."},

@@ -125,7 +125,7 @@ def _warn(current: DeviceFile) -> None:
             )
         for path in {device.password_file, *device.secret_files.values()} - {""}:
             if read_by_others(path):
-                LOG.warning("%s: %s can be read by everybody: chmod 600", device.hosts, path)
+                LOG.warning("%s: %s is readable by every user: chmod 600", device.hosts, path)
 
 
 class NoFence:

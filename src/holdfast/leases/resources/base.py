@@ -299,7 +299,7 @@ class BaseResource:
         return Effect("nothing to settle")
 
     def before_end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        return Effect("nothing asked for before the end")
+        return Effect("no action before the end")
 
     def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect("nothing to give back")

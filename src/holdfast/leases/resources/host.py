@@ -150,7 +150,7 @@ class HostResource(BaseResource):
         if action == "default":
             action = effects.options.before_end
         if action != "snapshot":
-            return Effect("nothing asked for before the end")
+            return Effect("no action before the end")
         servers = _servers(effects, reservation.hosts())
         # A prolonged lease gets new snapshots before its new end: what is deleted then is
         # newer.

@@ -407,7 +407,7 @@ class ServerResource(BaseResource):
         if action == "default":
             action = effects.options.before_end
         if action != "snapshot":
-            return Effect("nothing asked for before the end")
+            return Effect("no action before the end")
         server = show(effects, reservation.spec["server_id"])
         if server is None:
             return Effect("the server is gone")
