@@ -25,7 +25,7 @@ from pathlib import Path
 from tests.recovery.fleet import Fleet
 from tests.servers.postgresql import PostgreSQL
 
-from holdfast.db.incident_actions import OrderStore
+from holdfast.db.incident_actions import IncidentActionStore
 
 RACKS, PER_RACK, SERVERS = 10, 40, 3
 LATENCY_S = 0.05
@@ -96,7 +96,7 @@ def storm(url: str, folder: Path, down: int) -> None:
                 f"all judged after {held:.1f} s, {begun} begun until somebody approved;"
                 f" {asked} calls meanwhile; then "
             )
-            OrderStore(fleet.store.database).approve("bench", "it is so")
+            IncidentActionStore(fleet.store.database).approve("bench", "it is so")
             began = time.monotonic()
         watched.until(lambda: fleet.rows(_CLOSED)[0][0] == down)
         took = time.monotonic() - began

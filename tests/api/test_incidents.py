@@ -273,7 +273,7 @@ def test_aborted_then_tried_again_without_asking_a_manager(live: House) -> None:
 
 def test_the_list_is_filtered_and_the_newest_come_first(furnished_house: House) -> None:
     house = furnished_house
-    north = house.core.store.cases.segment_uuid("north")
+    north = house.core.store.incident_queries.segment_uuid("north")
     first = write_incident(house, host="cmp-1.example", segment=north, status="failed")
     second = write_incident(
         house, host="cmp-2", segment=north, kind="guest", subject=f"server:{MISSING}"
@@ -446,7 +446,7 @@ def test_a_maintenance_window_is_made_listed_and_removed(furnished_house: House)
     made = house.call("POST", WINDOWS, json={"matcher": matcher, **HOUR})
     assert made.status_code == 201, made.text
     window = made.json["maintenance_window"]
-    north = house.core.store.cases.segment_uuid("north")
+    north = house.core.store.incident_queries.segment_uuid("north")
     assert window["matcher"] == {"host": "cmp-1", "segment": north, "kind": "host"}
     assert (window["segment"], window["author"]) == ("north", "admin")
     assert house.call("GET", WINDOWS).json["maintenance_windows"] == [window]

@@ -196,7 +196,7 @@ def test_paused_aborted_and_tried_again_by_button_and_by_key(browser: Browser, s
 def test_what_was_chosen_for_a_pause_stays_chosen_while_the_page_follows(
     browser: Browser, site: Site
 ) -> None:
-    (north,) = site.core.store.cases.segment_names()
+    (north,) = site.core.store.incident_queries.segment_names()
     own = write_incident(site, host="cmp-2", segment=north)
     with opened(browser, site.url) as page:
         page.goto(f"{LIST}/{own}")

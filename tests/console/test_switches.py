@@ -101,7 +101,7 @@ def test_a_refused_pause_keeps_its_segment(site: Site, gone: bool) -> None:
 
 
 def _segments(site: Site) -> list[tuple[str, str]]:
-    return list(site.core.store.cases.segment_names().items())
+    return list(site.core.store.incident_queries.segment_names().items())
 
 
 def test_the_message_of_a_pause_names_the_segment(site: Site) -> None:

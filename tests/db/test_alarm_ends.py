@@ -41,7 +41,7 @@ def told(store: Store, sink: str = "ear") -> list[str]:
 
 
 def cases(store: Store) -> list[tuple[str, str]]:
-    found = [one.incident for one in store.cases.list_all(Cases(kind="alarm"))]
+    found = [one.incident for one in store.incident_queries.list_all(Cases(kind="alarm"))]
     return [(one.status, one.sentence) for one in found]
 
 

@@ -15,10 +15,10 @@ ASKED = ["incident"]
 def test_an_incident_is_opened_once_and_closed_once(store: Store) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: say(store, "raised", n, actions=ASKED), range(12)))
-    (one,) = store.cases.list_all(Wanted(kind="alarm", host="cmp-1", is_open=True))
+    (one,) = store.incident_queries.list_all(Wanted(kind="alarm", host="cmp-1", is_open=True))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: say(store, "cleared", n, actions=ASKED), range(20, 26)))
-    case = store.cases.case(one.incident.id)
+    case = store.incident_queries.case(one.incident.id)
     assert case.incident.status == "recovered"
     assert [one.data.kind for one in case.timeline] == [
         "opened",
@@ -29,8 +29,8 @@ def test_an_incident_is_opened_once_and_closed_once(store: Store) -> None:
 
 def test_one_that_is_aborted_while_its_alarm_ends_is_over_once(store: Store) -> None:
     say(store, "raised", actions=ASKED)
-    (one,) = store.cases.list_all(Wanted(kind="alarm"))
-    store.orders.abort(one.incident.id, "ann", "a drill")
+    (one,) = store.incident_queries.list_all(Wanted(kind="alarm"))
+    store.incident_actions.abort(one.incident.id, "ann", "a drill")
     say(store, "cleared", 1, actions=ASKED)
-    (over,) = store.cases.list_all(Wanted(kind="alarm"))
+    (over,) = store.incident_queries.list_all(Wanted(kind="alarm"))
     assert (over.incident.status, over.incident.sentence) == ("aborted", "aborted by ann: a drill")

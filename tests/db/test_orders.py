@@ -56,7 +56,7 @@ def claimed(store: Store, incident: Incident) -> Claim:
 def test_who_is_at_it_when_it_is_aborted_cannot_write_any_more(store: Store) -> None:
     incident = opened(store)
     claim = claimed(store, incident)
-    assert store.orders.abort(incident.id, "ann", "a drill").status == "aborted"
+    assert store.incident_actions.abort(incident.id, "ann", "a drill").status == "aborted"
     with pytest.raises(ClaimLost):
         store.incidents.change(incident.id, Change("running", "moving"), claim)
     with pytest.raises(ClaimLost):
@@ -69,16 +69,16 @@ def test_who_is_at_it_when_it_is_aborted_cannot_write_any_more(store: Store) -> 
 def test_work_tried_again_waits_until_a_call_of_the_old_one_must_have_ended(store: Store) -> None:
     incident = opened(store)
     claimed(store, incident)
-    store.orders.abort(incident.id, "ann", "a drill")
-    store.orders.retry(incident.id, "ann")
+    store.incident_actions.abort(incident.id, "ann", "a drill")
+    store.incident_actions.retry(incident.id, "ann")
     work = store.operations.by_key(f"recovery/{incident.id}")
     assert work.status == "waiting"
     assert work.next_try_at > store.database.now() + TTL / 2
     # an operator's word does not cut that short
-    store.orders.confirm_off(incident.id, "ann", "plug pulled")
+    store.incident_actions.confirm_off(incident.id, "ann", "plug pulled")
     again = store.operations.by_key(f"recovery/{incident.id}")
     assert again.next_try_at == work.next_try_at
-    store.orders.approve("ann", "it is so")
+    store.incident_actions.approve("ann", "it is so")
     again = store.operations.by_key(f"recovery/{incident.id}")
     assert again.next_try_at == work.next_try_at
 
@@ -94,9 +94,9 @@ def test_what_is_held_is_asked_again_at_once_there_or_everywhere(store: Store) -
     def due(one: Incident) -> bool:
         return store.operations.by_key(f"recovery/{one.id}").next_try_at < later
 
-    assert store.orders.hasten_held("s1") == 1
+    assert store.incident_actions.expedite_held("s1") == 1
     assert [due(one) for one in (here, there, running)] == [True, False, False]
-    assert store.orders.hasten_held() == 2
+    assert store.incident_actions.expedite_held() == 2
     assert [due(one) for one in (here, there, running)] == [True, True, False]
 
 
@@ -104,7 +104,7 @@ def test_a_word_that_comes_while_somebody_looks_makes_him_look_again(store: Stor
     incident = opened(store)
     claim = claimed(store, incident)
     due = store.operations.by_key(f"recovery/{incident.id}").due_at
-    store.orders.confirm_off(incident.id, "ann", "plug pulled")
+    store.incident_actions.confirm_off(incident.id, "ann", "plug pulled")
     later = store.database.now() + timedelta(seconds=60)
     store.operations.put_off(claim, "retrying", later, "no proof", due_at=due)
     work = store.operations.by_key(f"recovery/{incident.id}")
@@ -126,10 +126,10 @@ def test_who_aborts_hears_what_is_left_of_the_host(
     store: Store, details: dict[str, Any], said: str
 ) -> None:
     incident = opened(store, details=details)
-    sentence = store.orders.abort(incident.id, "ann", "a drill").sentence
+    sentence = store.incident_actions.abort(incident.id, "ann", "a drill").sentence
     assert said in sentence
     assert bool(said) == (f"holdfast incident retry {incident.id}" in sentence)
-    again = store.orders.retry(incident.id, "ann").host_progress
+    again = store.incident_actions.retry(incident.id, "ann").host_progress
     assert bool(again.forced_down_at) == bool(said)
     assert again.evidence is None
 
@@ -138,8 +138,8 @@ def test_who_aborts_hears_what_is_left_of_the_host(
 def test_of_many_who_order_the_same_one_is_obeyed(store: Store, order: str) -> None:
     incident = opened(store)
     if order == "retry":
-        store.orders.abort(incident.id, "ann", "a drill")
-    do = getattr(store.orders, order)
+        store.incident_actions.abort(incident.id, "ann", "a drill")
+    do = getattr(store.incident_actions, order)
     answers = at_once([lambda: do(incident.id, "ann", "so") for _ in range(6)])
     assert answers.count(Conflict) == 5, answers
     status = "aborted" if order == "abort" else "open"
@@ -159,15 +159,15 @@ def test_moves_that_had_not_begun_are_left_and_planned_anew(store: Store) -> Non
         return recovery_of(str(uuid.uuid4()), "host", "", now)
 
     assert store.vmoves.begin(Limits(1, 1), work) == 1
-    store.orders.abort(incident.id, "ann", "a drill")
+    store.incident_actions.abort(incident.id, "ann", "a drill")
     assert [one.status for one in store.vmoves.of(incident.id)] == ["ongoing", "ignored", "ignored"]
     assert store.vmoves.begin(Limits(9, 9), work) == 0
     with pytest.raises(Conflict, match=r"1 servers of incident .* still on their way"):
-        store.orders.retry(incident.id, "ann")
+        store.incident_actions.retry(incident.id, "ann")
     with store.database.write() as conn:
         ended = sa.update(vmoves).where(vmoves.c.status == "ongoing").values(status="failed")
         conn.execute(ended)
-    store.orders.retry(incident.id, "ann")
+    store.incident_actions.retry(incident.id, "ann")
     assert [one.status for one in store.vmoves.of(incident.id)] == ["pending"]
 
 
@@ -176,10 +176,10 @@ def test_incidents_are_found_by_what_they_are_about(store: Store) -> None:
     north = store.segments.create(str(uuid.uuid4()), {"name": "north", **make}).uuid
     one = opened(store, "cmp-1.site", details={"segment": north})
     two = opened(store, "cmp-10", status="held")
-    store.orders.abort(one.id, "ann", "a drill")
+    store.incident_actions.abort(one.id, "ann", "a drill")
 
     def found(**wanted: Any) -> set[str]:
-        return {each.incident.id for each in store.cases.list_all(Wanted(**wanted))}
+        return {each.incident.id for each in store.incident_queries.list_all(Wanted(**wanted))}
 
     assert found() == {one.id, two.id}
     assert found(host="CMP-1") == found(segment=north) == found(is_open=False) == {one.id}
@@ -187,9 +187,13 @@ def test_incidents_are_found_by_what_they_are_about(store: Store) -> None:
     assert found(status="held") == found(is_open=True) == {two.id}
     assert found(since=store.database.now() + TTL) == set()
     assert len(found(limit=1)) == 1
-    assert store.cases.segment_uuid("north") == store.cases.segment_uuid(north) == north
+    assert (
+        store.incident_queries.segment_uuid("north")
+        == store.incident_queries.segment_uuid(north)
+        == north
+    )
     with pytest.raises(NotFound):
-        store.cases.segment_uuid("south")
+        store.incident_queries.segment_uuid("south")
 
 
 def test_a_case_has_all_that_was_written_down(store: Store) -> None:
@@ -200,8 +204,8 @@ def test_a_case_has_all_that_was_written_down(store: Store) -> None:
         said = {"guard": "paused", "passed": True, "sentence": "no", "at": store.database.now()}
         conn.execute(sa.insert(verdicts).values(incident_id=incident.id, **said))
     store.vmoves.plan(incident.id, [ServerMove("", "", "s1", "web", "cmp-1")], claim)
-    store.orders.abort(incident.id, "ann", "a drill")
-    case = store.cases.case(incident.id)
+    store.incident_actions.abort(incident.id, "ann", "a drill")
+    case = store.incident_queries.case(incident.id)
     assert [row["name"] for row in case.done] == ["guards"]
     assert [row["guard"] for row in case.verdicts] == ["paused"]
     assert [server.server_name for server in case.servers] == ["web"]
@@ -209,7 +213,7 @@ def test_a_case_has_all_that_was_written_down(store: Store) -> None:
     assert case.timeline[-1].sentence == "aborted: aborted by ann: a drill"
     with store.database.write() as conn:
         conn.execute(sa.delete(operations))
-    assert store.cases.case(incident.id).work is None
+    assert store.incident_queries.case(incident.id).work is None
 
 
 # power that returns

@@ -55,12 +55,12 @@ def say(
 
 
 def found(house: HealHouse) -> list[Incident]:
-    return [one.incident for one in house.m.store.cases.list_all(Wanted(kind="alarm"))]
+    return [one.incident for one in house.m.store.incident_queries.list_all(Wanted(kind="alarm"))]
 
 
 def only(house: HealHouse) -> Case:
     (incident,) = found(house)
-    return house.m.store.cases.case(incident.id)
+    return house.m.store.incident_queries.case(incident.id)
 
 
 def timeline(house: HealHouse) -> list[str]:
@@ -175,7 +175,7 @@ def test_a_host_that_dies_is_recovered_as_if_there_were_no_alarms(house: HealHou
 
 def test_an_operator_can_abort_an_alarm_incident_and_cannot_retry(house: HealHouse) -> None:
     say(house, "raised")
-    orders, own = house.m.store.orders, only(house).incident.id
+    orders, own = house.m.store.incident_actions, only(house).incident.id
     with pytest.raises(Conflict, match="nothing is recovered for it"):
         orders.retry(own, "ann")
     with pytest.raises(Conflict, match="not about a host"):

@@ -132,7 +132,7 @@ def only_cut_off(house: HealHouse) -> None:
     house.sim.cut_host(DEAD)
     said = house.report(DEAD, at=EPOCH)
     house.run(seconds=5)
-    house.m.store.orders.confirm_off(house.incident(said).id, "ann", "looks off")
+    house.m.store.incident_actions.confirm_off(house.incident(said).id, "ann", "looks off")
     until_over(house)
     assert plain(house.incident(said).details)["evidence"]["kind"] == "said"
 
@@ -212,7 +212,7 @@ def until_opened(house: HealHouse) -> None:
     """Votes are counted and an incident is there."""
 
     def an_incident() -> bool:
-        return bool(house.m.store.cases.list_all(Wanted()))
+        return bool(house.m.store.incident_queries.list_all(Wanted()))
 
     until(house, an_incident)
 

@@ -55,7 +55,7 @@ def test_an_operators_abort_and_retry_are_told_in_their_order(house: HealHouse) 
     house.boot("web", "cmp-1")
     house.m.store.switches.pause("", "ann", "wait", None)
     incident = opened(house)
-    orders = house.m.store.orders
+    orders = house.m.store.incident_actions
     orders.abort(incident, "ann", "a drill")
     orders.retry(incident, "bob", "no drill")
     house.m.store.switches.resume("", "ann")
@@ -78,7 +78,7 @@ def test_a_refused_change_is_not_published(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
     incident = opened(house)
     with pytest.raises(Conflict):
-        house.m.store.orders.retry(incident, "ann")
+        house.m.store.incident_actions.retry(incident, "ann")
     house.run(minutes=1)
     assert "incident.retried" not in events(house.ear)
 
@@ -106,7 +106,7 @@ def test_the_next_event_waits_for_the_earlier_event_and_not_for_its_claim(
 
     def meanwhile() -> None:
         house.ear.meanwhile = lambda: None
-        house.m.store.orders.abort(house.incident(report).id, "ann", "a drill")
+        house.m.store.incident_actions.abort(house.incident(report).id, "ann", "a drill")
 
     house.ear.meanwhile = meanwhile
     house.run(seconds=2)
@@ -166,7 +166,7 @@ def test_a_report_that_comes_to_nothing_good_ends_as_an_error(house: HealHouse) 
     house.m.store.switches.pause("", "ann", "wait", None)
     report = house.report("cmp-1")
     house.run(seconds=3)
-    orders, incident = house.m.store.orders, house.incident(report).id
+    orders, incident = house.m.store.incident_actions, house.incident(report).id
     orders.abort(incident, "ann", "a drill")
     house.run(seconds=3)
     last = bus.heard[-1]

@@ -220,7 +220,7 @@ def test_servers_without_room_wait_and_go_when_there_is_some(house: HealHouse) -
     house.run(minutes=3)
     assert house.incident(report).status == "recovered"
     assert (house.server(big)["host"], house.server(big)["status"]) == ("cmp-2", "ACTIVE")
-    told = house.m.store.cases.case(house.incident(report).id).timeline
+    told = house.m.store.incident_queries.case(house.incident(report).id).timeline
     tries = [one.data for one in told if isinstance(one.data, MovePostponed)]
     assert tries and {try_.server_id for try_ in tries} == {big}
     assert all("for another try: " in try_.sentence for try_ in tries)

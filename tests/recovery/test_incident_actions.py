@@ -40,7 +40,7 @@ def test_an_aborted_incident_begins_nothing_more_and_can_be_retried(house: HealH
     house.sim.change(action_s=5.0)
     report = dead(house)
     house.run(seconds=4)
-    orders, incident = house.m.store.orders, house.incident(report)
+    orders, incident = house.m.store.incident_actions, house.incident(report)
     aborted = orders.abort(incident.id, "ann", "a drill")
     assert aborted.status == "aborted"
     assert aborted.closed_at is not None
@@ -76,7 +76,7 @@ def test_a_retried_incident_continues_with_its_remaining_servers(house: HealHous
     assert incident.status == "failed"
     house.m.cloud.servers.delete(blocker)
     house.run(seconds=10)
-    house.m.store.orders.retry(incident.id, "bob")
+    house.m.store.incident_actions.retry(incident.id, "bob")
     house.run(seconds=60)
     incident = house.incident(report)
     assert (incident.status, house.reported(report)) == ("recovered", "finished"), incident
@@ -99,10 +99,10 @@ def test_a_server_staying_by_a_rule_stays_at_a_retry(house: HealHouse) -> None:
     report = house.report("cmp-1")
     house.run(seconds=4)
     incident = house.incident(report)
-    house.m.store.orders.abort(incident.id, "ann", "not now")
+    house.m.store.incident_actions.abort(incident.id, "ann", "not now")
     house.run(seconds=30)
     assert [move.status for move in house.moves(report)] == ["succeeded", "ignored", "ignored"]
-    house.m.store.orders.retry(incident.id, "ann")
+    house.m.store.incident_actions.retry(incident.id, "ann")
     house.run(seconds=60)
     assert house.incident(report).status == "recovered"
     assert {move.server_name: move.status for move in house.moves(report)} == {
@@ -120,7 +120,7 @@ def test_a_retry_needs_new_proof_of_power_off(house: HealHouse) -> None:
     house.sim.change(action_s=5.0)
     report = dead(house)
     house.run(seconds=3)
-    orders, incident = house.m.store.orders, house.incident(report)
+    orders, incident = house.m.store.incident_actions, house.incident(report)
     assert incident.status == "held"
     orders.confirm_off(incident.id, "ann", "plug pulled")
     house.run(seconds=1)  # at once: by themselves the guards look every 5 s
@@ -148,9 +148,9 @@ def test_a_watchdogs_time_that_passed_before_is_no_proof_when_tried_again(
     report = dead(house)
     house.run(seconds=5)
     incident = house.incident(report)
-    house.m.store.orders.abort(incident.id, "ann", "a drill")
+    house.m.store.incident_actions.abort(incident.id, "ann", "a drill")
     house.run(minutes=2)
-    house.m.store.orders.retry(incident.id, "ann")
+    house.m.store.incident_actions.retry(incident.id, "ann")
     house.run(seconds=20)
     assert house.incident(report).status == "held"
     assert where(house) == {"cmp-1"}
@@ -161,7 +161,7 @@ def test_a_recovered_or_open_incident_cannot_be_retried(house: HealHouse) -> Non
     house.sim.change(action_s=5.0)
     report = dead(house, servers=1)
     house.run(seconds=1)
-    orders, incident = house.m.store.orders, house.incident(report)
+    orders, incident = house.m.store.incident_actions, house.incident(report)
     with pytest.raises(Conflict, match="being worked on already"):
         orders.retry(incident.id, "ann")
     house.run(seconds=30)
@@ -176,7 +176,7 @@ def test_a_retry_names_another_open_incident_about_the_same_subject(house: HealH
     house.m.store.switches.pause("", "ann", "wait", None)
     first = dead(house, servers=1)
     house.run(seconds=3)
-    orders, incident = house.m.store.orders, house.incident(first)
+    orders, incident = house.m.store.incident_actions, house.incident(first)
     orders.abort(incident.id, "ann", "a drill")
     second = house.report("cmp-1")
     house.run(seconds=3)
@@ -202,7 +202,7 @@ def test_a_host_that_is_in_use_again_is_not_taken_down_by_a_retry(house: HealHou
     assert plain(incident.details).get("back_at"), incident.details
     assert incident.sentence.startswith("recovered in place"), incident
     with pytest.raises(Conflict, match="only what failed or was aborted"):
-        house.m.store.orders.retry(incident.id, "ann")
+        house.m.store.incident_actions.retry(incident.id, "ann")
     assert not house.effects("fence.off")
 
 
@@ -221,7 +221,7 @@ def test_a_guest_that_could_not_be_restarted_is_tried_again_from_the_start(
     incident = house.incident(report)
     assert incident.status == "failed", incident
     house.sim.change(failure_rate=0.0, only_calls=[])
-    house.m.store.orders.retry(incident.id, "ann", "it was us")
+    house.m.store.incident_actions.retry(incident.id, "ann", "it was us")
     house.run(minutes=1)
     incident = house.incident(report)
     assert (incident.status, house.reported(report)) == ("recovered", "finished"), incident
@@ -236,7 +236,7 @@ def test_the_word_that_a_host_is_off_is_for_open_incidents_of_hosts(house: HealH
     guest = house.report_guest("cmp-2", server)
     report = dead(house, servers=0)
     house.run(seconds=3)
-    orders = house.m.store.orders
+    orders = house.m.store.incident_actions
     with pytest.raises(Conflict, match="not about a host"):
         orders.confirm_off(house.incident(guest).id, "ann", "off")
     orders.abort(house.incident(report).id, "ann", "a drill")
@@ -254,7 +254,7 @@ def test_an_approval_lets_a_held_rack_go_on_at_once(house: HealHouse) -> None:
     house.run(seconds=6)
     held = [report for report in reports if house.incident(report).status == "held"]
     assert held, [house.incident(report).sentence for report in reports]
-    orders = house.m.store.orders
+    orders = house.m.store.incident_actions
     with pytest.raises(NotFound, match="rack-a, rack-b"):
         orders.approve("ann", "it is so", "rack-z")
     made = orders.approve("ann", "it is so", "rack-a")

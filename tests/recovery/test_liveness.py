@@ -54,7 +54,7 @@ def post(house: HealHouse, reporter: str, event: str, age_s: float = 0.0) -> Non
 
 
 def incidents(house: HealHouse) -> list[Incident]:
-    return [one.incident for one in reversed(house.m.store.cases.list_all(Wanted()))]
+    return [one.incident for one in reversed(house.m.store.incident_queries.list_all(Wanted()))]
 
 
 def cut(house: HealHouse) -> set[str]:
@@ -87,7 +87,7 @@ def test_a_contradiction_that_lasts_is_one_line_of_the_story(site: HealHouse) ->
     for _ in range(24):
         site.run(seconds=5)
         beat(site, HOST)
-    story = site.m.store.cases.case(site.incident(report).id).timeline
+    story = site.m.store.incident_queries.case(site.incident(report).id).timeline
     held = [one.data for one in story if getattr(one.data, "status", "") == "held"]
     assert len(held) == len(set(held)) <= 3, held
 
@@ -200,7 +200,7 @@ def test_hosts_of_a_rack_whose_switch_was_repaired_are_not_cut_when_approved(
     for name in names:
         house.sim.repair_host(name)
         started(house, name)
-    house.m.store.orders.approve("ann", "it is so", "r1")
+    house.m.store.incident_actions.approve("ann", "it is so", "r1")
     house.run(minutes=5)
     assert not cut(house)
     assert {incident.status for incident in incidents(house)} == {"ignored"}

@@ -181,7 +181,7 @@ def test_a_retry_on_a_host_that_is_in_use_again_starts_what_is_left_in_place(
     assert plain(incident.details)["back_at"]
     house.sim.change(only_calls=[], failure_rate=0.0)
     well = house.boot("came later", DEAD)
-    house.m.store.orders.retry(incident.id, "ann")
+    house.m.store.incident_actions.retry(incident.id, "ann")
     house.run(minutes=3)
     incident = house.incident(report)
     assert incident.status == "recovered", incident
@@ -189,7 +189,7 @@ def test_a_retry_on_a_host_that_is_in_use_again_starts_what_is_left_in_place(
     check_runs_here(house, *own, well)
     assert ("servers.stop", well) not in [(e.call, e.subject) for e in house.sim.effects()]
     with pytest.raises(Conflict, match="only what failed or was aborted"):
-        house.m.store.orders.retry(incident.id, "ann")
+        house.m.store.incident_actions.retry(incident.id, "ann")
 
 
 def test_a_retry_starts_servers_in_place_where_their_host_lives_and_is_not_in_use(
@@ -204,7 +204,7 @@ def test_a_retry_starts_servers_in_place_where_their_host_lives_and_is_not_in_us
     house.run(minutes=5)
     incident = house.incident(report)
     assert (incident.status, service(house)[1]) == ("failed", True)
-    house.m.store.orders.retry(incident.id, "ann")
+    house.m.store.incident_actions.retry(incident.id, "ann")
     house.run(minutes=3)
     incident = house.incident(report)
     assert incident.sentence.startswith("recovered in place"), incident
@@ -218,7 +218,7 @@ def test_a_retry_evacuates_servers_whose_host_is_still_off(house: HealHouse) -> 
     report = dies(house)
     house.run(minutes=5)
     house.m.cloud.servers.delete(named(house, "in the way"))
-    house.m.store.orders.retry(house.incident(report).id, "ann")
+    house.m.store.incident_actions.retry(house.incident(report).id, "ann")
     house.run(minutes=3)
     assert house.incident(report).sentence == "cmp-1: 3 of 3 servers moved"
     assert {house.server(one)["host"] for one in own} == {"cmp-2"}
@@ -364,13 +364,15 @@ def test_an_operators_word_against_a_fence_that_reads_on_does_not_count(house: H
     report = house.report(DEAD)
     house.run(seconds=5)
     incident = house.incident(report)
-    house.m.store.orders.confirm_off(incident.id, "ann", "looks off")  # the API could not read it
+    house.m.store.incident_actions.confirm_off(
+        incident.id, "ann", "looks off"
+    )  # the API could not read it
     house.m.store.switches.resume("", "ann")
     house.run(minutes=2)
     incident = house.incident(report)
     assert incident.status == "recovered", incident
     assert (plain(incident.details)["evidence"]["kind"], cuts(house)) == ("fenced", 1)
-    said = [one.sentence for one in house.m.store.cases.case(incident.id).timeline]
+    said = [one.sentence for one in house.m.store.incident_queries.case(incident.id).timeline]
     assert any("ann says that cmp-1 is off, and its fence reads on" in one for one in said)
     house.check_never_twice()
 
@@ -386,7 +388,7 @@ def test_a_confirmation_despite_power_on_counts_against_the_fence(
     house.run(seconds=5)
     incident = house.incident(report)
     word = {"reads_on": True, "despite_power_on": True}
-    house.m.store.orders.confirm_off(incident.id, "ann", "plug pulled", **word)
+    house.m.store.incident_actions.confirm_off(incident.id, "ann", "plug pulled", **word)
     house.m.store.switches.resume("", "ann")
     house.run(minutes=2)
     incident = house.incident(report)

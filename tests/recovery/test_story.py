@@ -23,7 +23,7 @@ HOSTS = (DEAD, "cmp-2", "cmp-3", "cmp-4", "cmp-5", "cmp-6")
 
 
 def story(house: HealHouse, incident_id: str) -> str:
-    case = house.m.store.cases.case(incident_id)
+    case = house.m.store.incident_queries.case(incident_id)
     return explanation.text(explanation.story(case, house.clock.now()))
 
 
@@ -102,7 +102,7 @@ def test_failed_fences_and_who_aborted_stay_after_a_retry(house: HealHouse) -> N
     report = dead(house)
     house.sim.change(only_calls=["fence.off"], failure_rate=1.0)
     house.run(minutes=1)
-    orders, own = house.m.store.orders, house.incident(report).id
+    orders, own = house.m.store.incident_actions, house.incident(report).id
     asked = plain(house.incident(report).details)["fence_requests"]
     assert asked[0]["asked"]
     assert asked[0]["refused"]
@@ -131,7 +131,7 @@ def test_each_retry_adds_an_attempt_and_changes_none(house: HealHouse) -> None:
     report = dead(house)
     house.unfenced.add(DEAD)
     house.run(seconds=30)
-    orders, own = house.m.store.orders, house.incident(report).id
+    orders, own = house.m.store.incident_actions, house.incident(report).id
     known: list[history.Entry] = []
     for number in range(3):
         orders.abort(own, f"person-{number}", "not now")
@@ -193,9 +193,9 @@ def test_a_host_fenced_in_an_earlier_attempt_says_when(house: HealHouse) -> None
     house.run(seconds=4)
     own = house.incident(report).id
     at = plain(house.incident(report).details)["fence_requests"][0]["at"]
-    house.m.store.orders.abort(own, "ann", "not now")
+    house.m.store.incident_actions.abort(own, "ann", "not now")
     house.run(seconds=30)
-    house.m.store.orders.retry(own, "ann")
+    house.m.store.incident_actions.retry(own, "ann")
     house.run(minutes=2)
     evidence = plain(house.incident(report).details)["evidence"]
     assert evidence["kind"] == "fenced"
@@ -314,7 +314,7 @@ def test_the_free_capacity_is_queried_once_per_try(house: HealHouse) -> None:
     house.run(minutes=5)
     tries = max(move.attempts for move in house.moves(report))
     assert 1 < house.sim.calls().get("hosts.find", 0) - before <= 3 * tries
-    lines = house.m.store.cases.case(house.incident(report).id).timeline
+    lines = house.m.store.incident_queries.case(house.incident(report).id).timeline
     said = [line.sentence for line in lines if "no room" in line.sentence]
     assert 1 < len(said) <= 3 * tries
     assert len(said) == len(set(said))
@@ -328,12 +328,12 @@ def test_the_console_shows_attempts_before_a_retry_in_order(house: HealHouse) ->
     house.sim.change(only_calls=["fence.off"], failure_rate=1.0)
     house.run(minutes=1)
     own = house.incident(report).id
-    house.m.store.orders.abort(own, "ann", "a drill")
+    house.m.store.incident_actions.abort(own, "ann", "a drill")
     house.run(seconds=30)
     house.sim.change(failure_rate=0.0)
-    house.m.store.orders.retry(own, "bob")
+    house.m.store.incident_actions.retry(own, "bob")
     house.run(minutes=3)
-    found = events(view(house.m.store.cases.case(own)), ())
+    found = events(view(house.m.store.incident_queries.case(own)), ())
     said = [one.sentence for one in found]
 
     def place(text: str) -> int:

@@ -47,12 +47,12 @@ def test_the_story_needs_no_audit_log_and_no_sentence(house: HealHouse) -> None:
     house.m.store.switches.resume("", "ann")
     house.run(minutes=2)
     own = house.incident(report).id
-    before, told = story(house, own), house.m.store.cases.case(own)
+    before, told = story(house, own), house.m.store.incident_queries.case(own)
     assert "held for " in before
     with house.m.store.database.write() as conn:
         conn.exec_driver_sql("DELETE FROM audit")
         conn.exec_driver_sql("UPDATE timeline SET sentence = 'held: server web-0 died'")
-    after = house.m.store.cases.case(own)
+    after = house.m.store.incident_queries.case(own)
     assert story(house, own) == before
     assert [one.data for one in after.timeline] == [one.data for one in told.timeline]
     kinds = [event.kind for event in events(view(told), [])]
@@ -65,7 +65,7 @@ def test_a_step_with_nothing_to_do_is_skipped_and_not_told(house: HealHouse) -> 
     house.sim.crash_server(server)
     report = house.report_guest("cmp-1", server)
     house.run(seconds=20)
-    case = house.m.store.cases.case(house.incident(report).id)
+    case = house.m.store.incident_queries.case(house.incident(report).id)
     assert case.incident.status == "recovered"
     assert [one["name"] for one in case.done if one["status"] == SKIPPED] == ["elsewhere"]
     assert "elsewhere" not in story(house, case.incident.id)

@@ -25,7 +25,7 @@ DEAD = "cmp-1"
 
 def incidents(house: HealHouse) -> list[Incident]:
     """The oldest first."""
-    listed = house.m.store.cases.list_all(Wanted())
+    listed = house.m.store.incident_queries.list_all(Wanted())
     return [one.incident for one in reversed(listed)]
 
 
@@ -509,7 +509,7 @@ def test_an_aborted_incident_is_not_begun_again(house: HealHouse, ctls: list[Vot
     dies(house, *ctls)
     house.run(seconds=5)
     (one,) = incidents(house)
-    house.m.store.orders.abort(one.id, "ann", "a drill")
+    house.m.store.incident_actions.abort(one.id, "ann", "a drill")
     house.m.store.switches.resume("", "ann")
     house.run(minutes=5)
     assert [incident.status for incident in incidents(house)] == ["aborted"]

@@ -79,7 +79,7 @@ def _incidents(request: Request, host: HostStatusRow) -> Any:
     if not request.allowed(INCIDENTS):
         return ()
     wanted = incident_queries.Wanted(host=host.name, limit=MOST_INCIDENTS)
-    return request.services.store.cases.list_all(wanted)
+    return request.services.store.incident_queries.list_all(wanted)
 
 
 def _alarms(request: Request, host: HostStatusRow) -> Any:

@@ -568,7 +568,7 @@ def _list(request: Request) -> dict[str, Any]:
         "part": address(f"{PATH}/list", filters | ({"marker": marker} if marker else {})),
         "statuses": list(INCIDENT),
         "kinds": list(KINDS),
-        "segments": sorted(request.services.store.cases.segment_names().values()),
+        "segments": sorted(request.services.store.incident_queries.segment_names().values()),
         "command": _incident_command(filters, marker),
     }
 
@@ -623,7 +623,7 @@ def _case(request: Request) -> dict[str, Any]:
     own = {"incident_id": request.path["incident_id"]}
     case = api_calls.call(request, incidents.show, path=own)["incident"]
     story = api_calls.call(request, incidents.explain, path=own)["explanation"]
-    observations = request.services.store.cases.observations(case["id"])
+    observations = request.services.store.incident_queries.observations(case["id"])
     now = request.services.clock.now()
     begin = first(case, observations)
     drawn = phases(case, begin, now)
@@ -682,7 +682,11 @@ def _lines(
 
 def _domain(request: Request, case: Mapping[str, Any]) -> str:
     """Return the rack or zone for an approval; empty unless the incident waits for approval."""
-    return request.services.store.cases.domain(case["host"]) if waits_for_approval(case) else ""
+    return (
+        request.services.store.incident_queries.domain(case["host"])
+        if waits_for_approval(case)
+        else ""
+    )
 
 
 def _paused(request: Request, case: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -719,7 +723,7 @@ def approve(request: Request) -> Response:
     own = {"incident_id": request.path["incident_id"]}
     try:
         case = api_calls.call(request, incidents.show, path=own)["incident"]
-        domain = request.services.store.cases.domain(case["host"])
+        domain = request.services.store.incident_queries.domain(case["host"])
         body = {"reason": switch_pages.reason(request.body)} | (
             {"domain": domain} if domain else {}
         )

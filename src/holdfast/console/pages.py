@@ -207,7 +207,7 @@ def pauses(request: Request) -> Sequence[Mapping[str, Any]]:
     if not request.caller or not request.allowed("holdfast:pause:list"):
         return ()
     rows = request.services.store.switches.all_pauses()
-    names = request.services.store.cases.segment_names() if rows else {}
+    names = request.services.store.incident_queries.segment_names() if rows else {}
     return [{**row, "where": _where(str(row["scope"]), names)} for row in rows]
 
 

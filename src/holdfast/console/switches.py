@@ -97,7 +97,7 @@ def banner(request: Request) -> Response:
 
 def _page(request: Request, form: str = "", why: str = "", status: int = 200) -> Response:
     """Render the page. `form` is the submitted form: only this form keeps the entered values."""
-    names = request.services.store.cases.segment_names()
+    names = request.services.store.incident_queries.segment_names()
     entered = {name: _named(request.body, names) if name == form else {} for name in FORMS}
     chosen = {fields["segment"] for fields in entered.values() if fields.get("segment")}
     return page(
@@ -182,7 +182,9 @@ def resume(request: Request) -> Response:
 
 
 def _where(request: Request) -> str:
-    segment = _named(request.body, request.services.store.cases.segment_names())["segment"]
+    segment = _named(request.body, request.services.store.incident_queries.segment_names())[
+        "segment"
+    ]
     return f"in segment {segment}" if segment else "everywhere"
 
 

@@ -461,7 +461,7 @@ def _incident(request: Request, host: str) -> Incident | None:
     at = whole_number(str(request.query.get("at", "")), 11)
     since = None if at is None else datetime.fromtimestamp(at, UTC) - _EARLY
     wanted = Wanted(kind=HOST, host=host, since=since, limit=1)
-    rows = request.services.store.cases.list_all(wanted)
+    rows = request.services.store.incident_queries.list_all(wanted)
     return rows[0].incident if rows else None
 
 

@@ -11,8 +11,8 @@ from holdfast.db.engine import Database
 from holdfast.db.floatingips import FloatingIpStore
 from holdfast.db.host_status import HostStatusStore
 from holdfast.db.hosts import HostStore
-from holdfast.db.incident_actions import OrderStore
-from holdfast.db.incident_queries import CaseStore
+from holdfast.db.incident_actions import IncidentActionStore
+from holdfast.db.incident_queries import IncidentQueryStore
 from holdfast.db.incidents import IncidentStore
 from holdfast.db.leases import LeaseStore
 from holdfast.db.monitors import MonitorStore, VoteStore
@@ -58,8 +58,8 @@ class Store:
         self.incidents = IncidentStore(self.database)
         self.vmoves = VMoveStore(self.database)
         self.switches = SwitchStore(self.database)
-        self.orders = OrderStore(self.database)
-        self.cases = CaseStore(self.database)
+        self.incident_actions = IncidentActionStore(self.database)
+        self.incident_queries = IncidentQueryStore(self.database)
         self.changes = ChangeStore(self.database)
         self.audit = AuditStore(self.database)
         self.sessions = SessionStore(self.database)

@@ -3,7 +3,7 @@
 
 Each action is one transaction and needs no manager, so that it works during a mass failure too.
 
-    store.orders.abort(incident_id, author="alice", reason="a drill")
+    store.incident_actions.abort(incident_id, author="alice", reason="a drill")
 
 Rows are locked in the order in which recovery locks them: the moves' lock, work, incident.
 """
@@ -61,7 +61,7 @@ class Approval:
     held: int
 
 
-class OrderStore(IncidentStore):
+class IncidentActionStore(IncidentStore):
     """Incidents, as far as operators write to them."""
 
     def retry(self, incident_id: str, author: str, reason: str = "") -> Incident:
@@ -202,9 +202,9 @@ class OrderStore(IncidentStore):
         until = self._db.now() + APPROVED
         repairs.approve(f"{REPAIR}:{domain}" if domain else REPAIR, author, reason, until)
         repairs.expedite(REPAIR)
-        return Approval(domain, author, reason, until, self.hasten_held())
+        return Approval(domain, author, reason, until, self.expedite_held())
 
-    def hasten_held(self, segment: str = "") -> int:
+    def expedite_held(self, segment: str = "") -> int:
         """Evaluate the guards of held incidents again at once; return the number of incidents.
 
         With `segment` only incidents of this segment.

@@ -77,7 +77,7 @@ class Case(Listed):
     timeline: Sequence[Event] = ()
 
 
-class CaseStore:
+class IncidentQueryStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 

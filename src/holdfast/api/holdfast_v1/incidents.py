@@ -165,7 +165,7 @@ CASE = _object(
 
 
 def index(request: Request) -> Response:
-    query, cases = request.query, request.services.store.cases
+    query, cases = request.query, request.services.store.incident_queries
     segment, since, is_open = (query.get(name) for name in ("segment", "since", "open"))
     wanted = Wanted(
         status=query.get("status"),
@@ -191,14 +191,16 @@ def explain(request: Request) -> Response:
 
 
 def retry(request: Request) -> Response:
-    request.services.store.orders.retry(
+    request.services.store.incident_actions.retry(
         _id(request), request.caller.user_id, reason(request, needed=False)
     )
     return _told(request)
 
 
 def abort(request: Request) -> Response:
-    request.services.store.orders.abort(_id(request), request.caller.user_id, reason(request))
+    request.services.store.incident_actions.abort(
+        _id(request), request.caller.user_id, reason(request)
+    )
     return _told(request)
 
 
@@ -223,7 +225,7 @@ def confirm_off(request: Request) -> Response:
             f" holdfast fence off {incident.host}; if you know that its fence is wrong: holdfast"
             f" incident confirm-off {incident.id} --despite-power-on --reason …"
         )
-    store.orders.confirm_off(
+    store.incident_actions.confirm_off(
         incident.id, request.caller.user_id, why, reads_on=reads_on, despite_power_on=despite
     )
     return _told(request)
@@ -234,7 +236,7 @@ def _id(request: Request) -> str:
 
 
 def _case(request: Request) -> Case:
-    return request.services.store.cases.case(_id(request))
+    return request.services.store.incident_queries.case(_id(request))
 
 
 def _told(request: Request) -> Response:

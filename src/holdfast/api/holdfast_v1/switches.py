@@ -87,7 +87,7 @@ APPROVAL = {"type": "object", "required": list(_APPROVAL), "properties": _APPROV
 def list_pauses(request: Request) -> Response:
     """List the pauses in force."""
     store = request.services.store
-    names = store.cases.segment_names()
+    names = store.incident_queries.segment_names()
     return Response({"pauses": [pause_view(row, names) for row in store.switches.all_pauses()]})
 
 
@@ -95,26 +95,26 @@ def pause(request: Request) -> Response:
     """Pause recovery; 201. The new pause replaces a pause of the same scope."""
     store, why = request.services.store, reason(request)
     ref, lasts = request.body.get("segment"), request.body.get("duration_s", DEFAULT_S)
-    segment = store.cases.segment_uuid(ref) if ref else ""
+    segment = store.incident_queries.segment_uuid(ref) if ref else ""
     until = None if lasts is None else store.database.now() + timedelta(seconds=lasts)
     row = store.switches.pause(segment, request.caller.user_id, why, until)
-    return Response({"pause": pause_view(row, store.cases.segment_names())}, status=201)
+    return Response({"pause": pause_view(row, store.incident_queries.segment_names())}, status=201)
 
 
 def resume(request: Request) -> Response:
     store, ref = request.services.store, request.query.get("segment")
-    segment = store.cases.segment_uuid(ref) if ref else ""
+    segment = store.incident_queries.segment_uuid(ref) if ref else ""
     if not store.switches.resume(segment, request.caller.user_id):
         where = f"in segment {ref}" if ref else "everywhere"
         raise NotFound(f"recovery is not paused {where}: holdfast incident list shows what is")
-    store.orders.hasten_held(segment)
+    store.incident_actions.expedite_held(segment)
     return Response(status=204)
 
 
 def approve(request: Request) -> Response:
     """Approve a mass failure; 202. Recovery held by the mass-failure guard continues."""
     why, domain = reason(request), request.body.get("domain", "").strip()
-    approval = request.services.store.orders.approve(request.caller.user_id, why, domain)
+    approval = request.services.store.incident_actions.approve(request.caller.user_id, why, domain)
     shown = {name: plain(getattr(approval, name)) for name in _APPROVAL}
     return Response({"approval": {**shown, "domain": approval.domain or None}}, status=202)
 
@@ -180,7 +180,7 @@ WINDOW_VIEW = {
 def list_windows(request: Request) -> Response:
     """List current and future maintenance windows."""
     store = request.services.store
-    names = store.cases.segment_names()
+    names = store.incident_queries.segment_names()
     return Response(
         {"maintenance_windows": [window_view(row, names) for row in store.switches.all_windows()]}
     )
@@ -199,7 +199,7 @@ def create_window(request: Request) -> Response:
     }
     row = store.switches.add_window(values)
     return Response(
-        {"maintenance_window": window_view(row, store.cases.segment_names())}, status=201
+        {"maintenance_window": window_view(row, store.incident_queries.segment_names())}, status=201
     )
 
 
@@ -221,7 +221,7 @@ def _matcher(request: Request) -> dict[str, str]:
     """
     store, asked = request.services.store, dict(request.body["matcher"])
     if "segment" in asked:
-        asked["segment"] = store.cases.segment_uuid(asked["segment"])
+        asked["segment"] = store.incident_queries.segment_uuid(asked["segment"])
     if "host" in asked:
         member = store.segments.member(asked["host"])
         if member is None:
