@@ -66,7 +66,7 @@ def test_what_is_refused_says_why(admin: Admin) -> None:
     assert said == {"error": {"code": "holdfast.state.conflict", "message": "not now"}}
 
 
-def test_an_unknown_command_is_told_which_there_are(admin: Admin) -> None:
+def test_the_refusal_of_an_unknown_command_lists_the_commands(admin: Admin) -> None:
     (said,) = asked(admin, b'{"command": "what"}')
     assert said["error"]["code"] == "holdfast.object.notfound"
     assert "there are broken, commands, count, echo, no" in said["error"]["message"]
@@ -78,7 +78,7 @@ def test_two_commands_of_one_name_are_a_defect(admin: Admin) -> None:
         admin.add({"echo": dict})
 
 
-def test_a_defect_of_ours_is_said_and_logged(
+def test_a_defect_is_logged_and_the_client_gets_an_error(
     admin: Admin, caplog: pytest.LogCaptureFixture
 ) -> None:
     (said,) = asked(admin, b'{"command": "broken"}')

@@ -23,7 +23,7 @@ time.sleep(600)
 """
 
 
-def test_a_second_agent_with_the_same_outbox_is_told_so(tmp_path: Path) -> None:
+def test_a_second_agent_with_the_same_outbox_is_refused(tmp_path: Path) -> None:
     outbox = str(tmp_path / "deep" / "agent.outbox")
     first = own(outbox)
     with pytest.raises(BadSetup, match=r"another agent that runs has .*agent\.outbox"):

@@ -122,7 +122,7 @@ def house(tmp_path: Path) -> House:
 DIED = f"web {LIFECYCLE} stopped failed"
 
 
-def test_what_was_judged_before_something_unforeseen_is_told_all_the_same(
+def test_reports_from_before_an_unforeseen_error_are_sent_all_the_same(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hear = GuestWatch.hear
@@ -138,7 +138,7 @@ def test_what_was_judged_before_something_unforeseen_is_told_all_the_same(
     assert house.told == ["web stopped"]
 
 
-def test_what_is_said_again_is_said_though_it_could_not_be_written_at_first(house: House) -> None:
+def test_a_repeated_report_is_sent_although_the_first_write_failed(house: House) -> None:
     house.room.states["web"] = "shutoff crashed"
     house.go_on(house.heard(DIED))
     house.begin()
@@ -225,7 +225,7 @@ def test_a_write_that_fails_forgets_no_rate(tmp_path: Path) -> None:
     assert house.states == ["failed", "well", "noted", "noted"]
 
 
-def test_a_death_that_waits_to_be_told_says_that_the_guest_runs_again(tmp_path: Path) -> None:
+def test_a_waiting_report_of_a_death_says_that_the_guest_runs_again(tmp_path: Path) -> None:
     """The API was away; else it would begin to recover what runs, before the next report comes."""
     house = House(tmp_path)
     house.go_on(house.heard(DIED))

@@ -136,7 +136,7 @@ FOUND: dict[str, dict[str, str]] = {
     ("cloud", "found", "amounts"),
     [(cloud, *one) for cloud, rows in FOUND.items() for one in rows.items()],
 )
-def test_what_one_look_amounts_to(cloud: str, found: str, amounts: str) -> None:
+def test_the_differences_of_a_single_comparison(cloud: str, found: str, amounts: str) -> None:
     one = side(found or None, cloud or None).seen()
     (said,) = [f"{d.detail} {d.reason}".strip() for d in differences(one.expected, one.guests)] or [
         ""
@@ -170,7 +170,7 @@ def test_where_no_expected_guest_is_found_at_all_the_address_is_doubted() -> Non
         (None, BUSY, []),
     ],
 )
-def test_a_difference_is_told_once_and_only_after_several_looks(
+def test_a_difference_is_reported_once_and_only_after_several_comparisons(
     found: str | None, cloud: str, said: list[str]
 ) -> None:
     here = side(found, cloud, looks=3)
@@ -182,7 +182,7 @@ def test_a_difference_is_told_once_and_only_after_several_looks(
     assert here.said == said
 
 
-def test_it_is_told_once_however_often_the_agent_is_started_anew() -> None:
+def test_a_difference_is_reported_once_in_spite_of_restarts_of_the_agent() -> None:
     here = side(None, RUNS)
     for _ in range(5):
         here.look()
@@ -214,7 +214,7 @@ def test_looks_that_do_not_follow_one_upon_the_other_prove_nothing() -> None:
     assert here.said == []
 
 
-def test_the_same_look_thought_about_twice_is_one() -> None:
+def test_the_same_comparison_counts_once() -> None:
     here = side(None, RUNS)
     one = here.seen()
     here.look(one)
@@ -269,7 +269,7 @@ REMOVED = {
 
 @pytest.mark.parametrize("anew", [False, True])
 @pytest.mark.parametrize("how", REMOVED)
-def test_a_guest_that_is_removed_though_the_cloud_expects_it_is_missed_after_two_looks(
+def test_a_removed_guest_that_the_cloud_expects_is_missed_after_two_comparisons(
     how: str, anew: bool
 ) -> None:
     here = side("shutoff unknown" if how == "at once" else RUNNING, RUNS, grace_s=600.0)
@@ -310,7 +310,7 @@ def test_a_guest_that_ended_by_its_own_will_is_not_missed_when_it_is_removed() -
     assert here.said == []
 
 
-def test_a_word_of_the_cloud_from_before_the_removal_does_not_count() -> None:
+def test_data_of_the_cloud_from_before_the_removal_does_not_count() -> None:
     here = side(RUNNING, RUNS)
     here.look()
     old = replace(here.seen(), guests=here.seen().guests[:1])
@@ -355,7 +355,7 @@ def test_a_guest_that_arrives_by_a_migration_is_not_unexpected() -> None:
     assert here.said == []
 
 
-def test_what_an_event_told_is_not_told_again_and_the_other_way_round() -> None:
+def test_an_event_and_a_comparison_report_the_same_fault_once() -> None:
     first = side(RUNNING, RUNS)
     first.look()
     first.hear("a", "stopped failed")
@@ -402,7 +402,7 @@ def test_filters_decide_about_differences() -> None:
 # what ends it
 
 
-def test_one_that_runs_again_and_is_missing_again_is_told_again() -> None:
+def test_a_guest_that_runs_again_and_is_missing_again_is_reported_again() -> None:
     here = side(None, RUNS)
     for _ in range(2):
         here.look()
@@ -517,7 +517,7 @@ def test_orderly_ends_make_no_traffic_whatever_happens_between(steps: list[str])
     st.sampled_from([None, "shutoff unknown", "shutoff failed", CRASHED, "shutoff daemon"]),
     st.integers(1, 4),
 )
-def test_what_nobody_ended_is_told_within_so_many_looks_and_once(
+def test_a_guest_that_no_request_ended_is_reported_within_the_set_comparisons_and_once(
     before: list[str], found: str | None, looks: int
 ) -> None:
     here, runs = side(RUNNING, RUNS, looks=looks), True
@@ -553,7 +553,7 @@ def test_what_nobody_ended_is_told_within_so_many_looks_and_once(
 
 
 @pytest.mark.parametrize("how", REMOVED)
-def test_a_removal_behind_the_clouds_back_is_told_within_half_a_minute(how: str) -> None:
+def test_a_removal_without_the_cloud_is_reported_within_half_a_minute(how: str) -> None:
     here = side("shutoff unknown" if how == "at once" else RUNNING, RUNS, grace_s=30.0)
     here.look()
     removed_at = here.now

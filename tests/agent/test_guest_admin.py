@@ -120,7 +120,7 @@ def test_every_guest_is_listed_with_what_is_known_of_it(house: House) -> None:
     assert web["trouble"] == []
 
 
-def test_trouble_shows_when_it_is_told_and_then_that_it_was(house: House) -> None:
+def test_a_fault_shows_the_time_until_its_report_and_then_the_report(house: House) -> None:
     paused = house.hear("db-1", PAUSED)
     died = house.hear("web-1", DIED)
     rows = house.rows()
@@ -206,7 +206,7 @@ def test_status_says_what_is_wrong(house: House) -> None:
     assert "filters.yaml" in house.ask.status({})["filters_problem"]
 
 
-def test_a_full_disk_is_said_and_nothing_is_lost_by_it(
+def test_the_status_names_a_full_disk_and_no_event_is_lost(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put, note, full, tries = house.outbox.put, house.outbox.note, [True], list[Any]()
@@ -297,7 +297,7 @@ def test_one_guest_alone_can_be_watched(house: House) -> None:
         assert [one["name"] for one in reading["record"]["guests"]] == ["web-1"]
 
 
-def test_what_was_watched_can_be_replayed_and_tells_the_same(house: House) -> None:
+def test_a_replay_of_a_watched_stream_gives_the_same_reports(house: House) -> None:
     with contextlib.closing(house.ask.watch({})) as stream:
         house.hear("web-1", {"kind": "agent", "detail": "connected"})  # before it begins
         records = [next(stream)]
@@ -342,7 +342,9 @@ def test_too_many_cannot_watch_and_who_leaves_makes_room(house: House) -> None:
     next(house.ask.watch({}))
 
 
-def test_a_flood_waits_for_nobody_and_who_is_slow_is_told_what_he_missed(tmp_path: Path) -> None:
+def test_a_flood_of_events_waits_for_no_watcher_and_a_slow_watcher_gets_the_number_missed(
+    tmp_path: Path,
+) -> None:
     house = House(tmp_path, Tap(most=100))
     house.agent.start()
     try:
@@ -367,7 +369,7 @@ def test_a_flood_waits_for_nobody_and_who_is_slow_is_told_what_he_missed(tmp_pat
 # simulate
 
 
-def test_what_would_be_told_is_shown_and_nothing_is_changed(house: House) -> None:
+def test_a_simulation_shows_the_reports_and_changes_nothing(house: House) -> None:
     before = house.rows()
     said = house.ask.simulate({"records": [DIED], "guest": "web-1"})
     (told,) = said["reports"]
@@ -377,7 +379,7 @@ def test_what_would_be_told_is_shown_and_nothing_is_changed(house: House) -> Non
     assert house.bodies() == []
 
 
-def test_a_grace_time_is_told_with_its_end(house: House) -> None:
+def test_a_simulation_shows_the_end_of_a_grace_time(house: House) -> None:
     (told,) = house.ask.simulate({"records": [PAUSED], "guest": DB})["reports"]
     assert (told["event"], told["after_s"]) == ("io_error", 30)
 
@@ -395,7 +397,9 @@ def test_what_ends_in_time_is_none(house: House) -> None:
     assert house.ask.simulate({"records": records, "guest": "db-1"})["reports"] == []
 
 
-def test_the_filters_in_force_are_asked_and_say_why_nothing_is_told(house: House) -> None:
+def test_a_simulation_uses_the_filters_in_force_and_names_the_reason_for_no_report(
+    house: House,
+) -> None:
     house.filters.write_text("rules: [{event: stopped, project: p-1, do: ignore}]\n")
     house.agent.turn([])
     said = house.ask.simulate({"records": [DIED], "guest": "web-1"})
@@ -417,7 +421,9 @@ def test_a_reading_can_be_supposed_too(house: House) -> None:
     assert [(one["guest"], one["state"]) for one in said["reports"]] == [("web-1", "failed")]
 
 
-def test_for_real_is_told_marked_and_a_real_death_after_it_is_told_too(house: House) -> None:
+def test_a_simulation_for_real_is_marked_and_a_real_death_after_it_is_reported_too(
+    house: House,
+) -> None:
     said = house.ask.simulate({"records": [DIED], "guest": "web-1", "for_real": True})
     assert said["for_real"] is True
     (body,) = house.bodies()

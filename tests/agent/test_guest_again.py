@@ -57,7 +57,7 @@ def _read(watch: GuestWatch, again: Again, state: str, now: float) -> list[Guest
     ("event", "state"),
     [(DIED, "shutoff crashed"), (("crashed", "panicked"), "crashed panicked")],
 )
-def test_a_guest_that_is_still_dead_is_said_again_with_when_it_was_told_first(
+def test_a_guest_that_is_still_dead_is_reported_again_with_the_time_of_the_first_report(
     event: tuple[str, str], state: str
 ) -> None:
     old = watch()
@@ -89,7 +89,7 @@ def test_a_qemu_that_hung_is_looked_at_anew_so_that_its_death_is_not_taken_for_t
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_a_guest_that_is_just_being_brought_back_is_not_said_again(started: bool) -> None:
+def test_a_guest_that_is_being_started_is_not_reported_again(started: bool) -> None:
     """The order was given before the first reading, and its QEMU is up after it."""
     old = watch()
     heard(old, *DIED)

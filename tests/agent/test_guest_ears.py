@@ -96,7 +96,7 @@ def test_a_manager_killed_between_hearing_and_storing_or_acknowledging_loses_not
     assert (sorted(office.rows()), office.work()) == (["failed", "noted"], 1)
 
 
-def test_two_managers_share_what_is_said_and_each_word_is_written_once(office: Office) -> None:
+def test_two_managers_share_the_reports_and_each_is_written_once(office: Office) -> None:
     ears = [office.ear(), office.ear()]
     ears[0].wait_until(lambda: office.readers() == 2)
     owner = {"action_initiator_user": "u-1"}

@@ -45,7 +45,7 @@ def host() -> Host:
 
 @pytest.mark.parametrize("state", ["shutoff crashed", "shutoff daemon"])
 @pytest.mark.parametrize("before", ["heard", "read", "made", "forgotten"])
-def test_one_that_was_off_and_was_started_and_died_unheard_is_told_once(
+def test_a_guest_started_and_dead_without_an_event_is_reported_once(
     before: str, state: str
 ) -> None:
     host = Host()
@@ -89,7 +89,7 @@ def test_a_flood_that_dropped_its_start_loses_no_death(host: Host) -> None:
     ],
 )
 @pytest.mark.parametrize("rules", ["", "rules: [{do: ignore}]"])
-def test_a_death_that_is_known_is_not_told_again_however_often_it_is_found(
+def test_a_known_death_is_reported_once_in_spite_of_many_readings(
     heard: tuple[str, ...], rules: str
 ) -> None:
     host = Host(rules) if rules else Host()
@@ -112,7 +112,7 @@ def test_a_guest_that_could_not_be_started_is_none_that_died(host: Host) -> None
     assert host.watch.tracks["u-a"].explained == "shutdown"
 
 
-def test_one_that_died_again_after_libvirtd_forgot_the_first_time_is_told_again(host: Host) -> None:
+def test_a_second_death_after_libvirtd_forgot_the_first_is_reported_again(host: Host) -> None:
     host.hear(DIED)
     host.read(a="shutoff unknown")
     host.read(a="shutoff crashed")

@@ -209,7 +209,7 @@ def test_a_watchdog_that_switches_off_and_the_death_that_follows_are_one() -> No
         assert host.told[0].state == "failed"
 
 
-def test_what_dies_again_after_it_ran_again_is_told_again(host: Host) -> None:
+def test_a_guest_that_dies_after_a_restart_is_reported_again(host: Host) -> None:
     for _ in range(3):
         host.hear(DIED, DIED, *START)
     assert host.said == ["failed stopped", "well running"] * 3
@@ -234,7 +234,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize(("fails", "rises"), WAYS.values(), ids=WAYS)
-def test_a_guest_whose_failure_was_told_is_told_to_run_again_once(
+def test_a_reported_guest_that_runs_again_is_reported_well_once(
     host: Host, fails: Sequence[str], rises: Sequence[str]
 ) -> None:
     host.hear(*START, *rises)
@@ -252,7 +252,7 @@ def test_a_guest_whose_failure_was_told_is_told_to_run_again_once(
     assert len(host.told) == 2
 
 
-def test_what_was_over_before_it_was_told_or_only_noted_is_not_said_to_be_well(host: Host) -> None:
+def test_a_fault_that_was_not_reported_or_only_noted_has_no_report_of_its_end(host: Host) -> None:
     host.hear(*START, "lifecycle suspended ioerror", "lifecycle resumed unpaused")
     host.hear("lifecycle shutdown host", "lifecycle stopped shutdown", *START)
     host.wait(LONG)
@@ -270,7 +270,7 @@ def test_a_guest_whose_disk_fails_while_it_runs_is_not_well_for_running(host: Ho
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_watch_that_is_begun_anew_knows_whose_failure_was_told(host: Host, gone: bool) -> None:
+def test_a_restarted_watch_knows_the_reported_failures(host: Host, gone: bool) -> None:
     host.hear(*START, DIED, *(["lifecycle undefined removed"] if gone else []))
     said = json.loads(json.dumps(guest_store.to_plain(host.watch)))
     host.watch = guest_store.from_plain(said, host.watch.filters, host.now)
@@ -278,7 +278,7 @@ def test_a_watch_that_is_begun_anew_knows_whose_failure_was_told(host: Host, gon
     assert host.said == ["failed stopped", "well running"]
 
 
-def test_what_an_older_agent_wrote_down_tells_whose_failure_was_told(host: Host) -> None:
+def test_the_stored_state_of_an_older_agent_has_the_reported_failures(host: Host) -> None:
     host.hear(*START, DIED)
     said = json.loads(json.dumps(guest_store.to_plain(host.watch)))
     del said["ill"]
@@ -306,7 +306,7 @@ def test_what_an_older_agent_wrote_down_tells_whose_failure_was_told(host: Host)
         (["found crashed panicked"], "panic"),
     ],
 )
-def test_a_guest_that_fails_and_later_dies_of_something_else_is_told_of_both(
+def test_both_faults_of_a_guest_are_reported(
     host: Host, before: list[str], said: str, death: list[str], how: str
 ) -> None:
     """The first may have led to nothing: a silence, a maintenance."""
@@ -530,7 +530,7 @@ def test_filters_can_be_replaced_at_any_time(host: Host) -> None:
         ("after: 10s, do: recover", ["failed io_error"]),
     ],
 )
-def test_other_filters_count_for_what_is_not_told_yet(
+def test_new_filters_apply_to_faults_that_are_not_reported_yet(
     host: Host, rule: str, said: list[str]
 ) -> None:
     host.hear("lifecycle suspended ioerror")
@@ -545,7 +545,7 @@ def test_other_filters_count_for_what_is_not_told_yet(
     assert host.said == (["failed io_error"] if "5m" in rule else said)
 
 
-def test_other_filters_change_nothing_about_what_was_told(host: Host) -> None:
+def test_new_filters_do_not_change_reported_faults(host: Host) -> None:
     host.hear(DIED)
     host.watch.use(guest_filters.parse("rules: [{do: report}]", "g.yaml"), host.now)
     host.wait(LONG)
@@ -608,7 +608,7 @@ OVER = (*ALIVE, *DEAD, "monitor answering", "lifecycle undefined")
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
-def test_nothing_is_told_twice_and_failures_only_of_what_lived_since(
+def test_no_fault_is_reported_twice_and_a_failure_only_after_a_life(
     steps: list[tuple[str, str, float]],
 ) -> None:
     host = Host()
@@ -665,7 +665,7 @@ def _reborn(host: Host) -> None:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS, st.integers(0, 40))
-def test_a_watch_that_is_interrupted_tells_what_one_that_was_not_tells(
+def test_an_interrupted_watch_reports_the_same_as_an_uninterrupted_one(
     steps: list[tuple[str, str, float]], cut: int
 ) -> None:
     whole, broken = Host(), Host()
@@ -686,7 +686,7 @@ def test_a_watch_that_is_interrupted_tells_what_one_that_was_not_tells(
     ]
 
 
-def test_a_qemu_that_hung_when_the_agent_was_killed_and_hangs_on_is_told_once(host: Host) -> None:
+def test_a_qemu_that_hangs_across_a_kill_of_the_agent_is_reported_once(host: Host) -> None:
     host.hear("monitor stuck")
     host.wait(61)
     _reborn(host)
@@ -694,7 +694,7 @@ def test_a_qemu_that_hung_when_the_agent_was_killed_and_hangs_on_is_told_once(ho
     assert host.said == ["failed monitor"]
 
 
-def test_a_qemu_that_hangs_on_is_told_of_though_something_else_was_told_of_it_before(
+def test_a_hanging_qemu_is_reported_after_another_report_about_the_guest(
     host: Host,
 ) -> None:
     host.hear("monitor stuck", "io_error report - vdb")
@@ -703,7 +703,7 @@ def test_a_qemu_that_hangs_on_is_told_of_though_something_else_was_told_of_it_be
     assert host.said == ["failed io_error", "failed monitor"]
 
 
-def test_a_qemu_that_hangs_is_told_of_though_what_was_heard_had_to_be_read_again(
+def test_a_hanging_qemu_is_reported_although_the_guests_were_read_again(
     host: Host,
 ) -> None:
     """A write failed: whoever found that it hangs lives on, and does not say it a second time."""
@@ -742,14 +742,14 @@ def test_a_reading_that_was_begun_before_a_dead_guest_was_removed_is_no_second_d
     assert host.said == ["failed stopped", "failed stopped"]
 
 
-def test_what_was_told_before_it_was_killed_is_not_told_again(host: Host) -> None:
+def test_a_report_from_before_the_kill_is_not_repeated(host: Host) -> None:
     host.hear(DIED)
     _reborn(host)
     host.read(a="shutoff crashed")
     assert host.said == ["failed stopped"]
 
 
-def test_what_died_while_it_was_dead_is_told(host: Host) -> None:
+def test_a_guest_that_died_while_the_agent_was_dead_is_reported(host: Host) -> None:
     _reborn(host)
     host.read(a="shutoff crashed")
     assert host.said == ["failed stopped"]

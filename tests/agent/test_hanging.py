@@ -109,7 +109,7 @@ def begun(house: House) -> House:
     return house
 
 
-def test_a_guest_that_hangs_is_told_of_once(house: House) -> None:
+def test_a_hung_guest_is_reported_once(house: House) -> None:
     begun(house).live(300)
     assert house.told == ["hang hung"]
 
@@ -131,7 +131,7 @@ def test_a_guest_that_is_found_paused_is_not_restarted(house: House) -> None:
     assert house.told == []
 
 
-def test_a_guest_that_still_hangs_when_it_goes_on_is_told_of(house: House) -> None:
+def test_a_guest_that_hangs_after_the_pause_of_the_agent_is_reported(house: House) -> None:
     begun(house).hear("suspended", "paused")
     house.live(60)
     house.hear("resumed", "unpaused")
@@ -140,7 +140,7 @@ def test_a_guest_that_still_hangs_when_it_goes_on_is_told_of(house: House) -> No
 
 
 @pytest.mark.parametrize("after", ["30s", "2m"])
-def test_an_agent_that_is_killed_in_the_grace_time_tells_of_it_all_the_same(
+def test_an_agent_killed_in_the_grace_time_reports_the_hang_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
     rules = tmp_path / "filters.yaml"
@@ -162,7 +162,7 @@ def test_one_that_came_to_life_while_no_agent_was_there_is_not_restarted(house: 
     assert house.told == []
 
 
-def test_what_was_told_before_it_was_killed_is_not_told_again(house: House) -> None:
+def test_a_report_from_before_the_kill_is_not_repeated(house: House) -> None:
     begun(house).live(300)
     house.begin()
     house.live(300)

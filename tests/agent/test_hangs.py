@@ -55,7 +55,7 @@ def guest() -> Guest:
 
 
 @pytest.mark.parametrize(("share", "how"), [(0.0, "idle"), (1.0, "spinning"), (3.9, "spinning")])
-def test_a_guest_that_stands_still_or_spins_hangs_and_is_said_to_once(
+def test_a_guest_that_stands_still_or_spins_is_reported_hung_once(
     guest: Guest, share: float, how: str
 ) -> None:
     guest.live(25, share=share)
@@ -112,7 +112,7 @@ def test_a_guest_that_was_started_anew_begins_anew(guest: Guest) -> None:
     assert guest.said == []
 
 
-def test_who_was_said_to_hang_before_our_time_is_not_said_to_again_until_it_lives() -> None:
+def test_a_guest_reported_hung_before_the_restart_is_not_reported_again_until_it_lives() -> None:
     watch, at = HangWatch(), datetime.now(UTC)
     watch.recall(["u"])
     still = Pulse("u", "g", answered=False, io=7, cpu_s=3.0)
@@ -125,7 +125,7 @@ def test_who_was_said_to_hang_before_our_time_is_not_said_to_again_until_it_live
     assert event.detail == "alive"
 
 
-def test_who_was_only_thought_to_hang_before_our_time_is_said_to_if_it_still_does() -> None:
+def test_an_unreported_hang_from_before_the_restart_is_reported_if_it_persists() -> None:
     watch, at = HangWatch(), datetime.now(UTC)
     watch.recall([], ["u"])
     still = Pulse("u", "g", answered=False, io=7, cpu_s=3.0)

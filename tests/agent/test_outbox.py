@@ -148,7 +148,7 @@ def test_what_is_new_leaves_at_once_while_something_else_is_stuck(path: str) -> 
         sender.stop()
 
 
-def test_a_failure_that_is_over_before_it_could_be_told_says_so(path: str) -> None:
+def test_a_report_of_a_failure_that_ended_before_its_delivery_says_so(path: str) -> None:
     """Whoever gets it would begin to do something about it before the next report comes."""
     outbox = Outbox(path)
     about = {"kind": "guest", "state": "failed", "evidence": {"host": "cmp-7"}}

@@ -80,7 +80,7 @@ def test_a_restart_that_helps_is_the_end_of_it_even_the_last_one(helps_at: int) 
     assert (host.restarts, host.told) == (helps_at, [])
 
 
-def test_what_no_restart_brings_back_is_told_once_and_when_it_is_back() -> None:
+def test_a_service_that_no_restart_brings_back_is_reported_once_and_again_when_it_runs() -> None:
     host = Host()
     host.go_on(100)
     host.why = "gone"
@@ -93,7 +93,7 @@ def test_what_no_restart_brings_back_is_told_once_and_when_it_is_back() -> None:
     assert host.told == ["failed", "well"]
 
 
-def test_what_dies_again_and_again_is_told_though_it_runs_in_between() -> None:
+def test_a_service_that_dies_again_and_again_is_reported_although_it_runs_in_between() -> None:
     host = Host()
     for _ in range(6):
         host.why, host.helps_at = "gone", host.restarts + 1
@@ -161,7 +161,7 @@ def test_what_cannot_be_remembered_is_begun_anew(said: Any) -> None:
     assert (host.restarts, host.told) == (3, ["failed"])
 
 
-def test_what_could_not_be_told_is_told_at_the_next_look() -> None:
+def test_a_report_that_could_not_be_written_is_made_again_at_the_next_check() -> None:
     host = Host(Service("libvirtd"), why="gone")
     told = host.watch.check(1.0)
     host.watch.forget_reports(told)
@@ -253,7 +253,7 @@ def test_patience_with_a_restart_begins_when_it_has_ended(monkeypatch: pytest.Mo
     assert (host.restarts, host.told) == (3, ["failed"])
 
 
-def test_what_cannot_be_restarted_is_told_at_once() -> None:
+def test_a_service_without_a_restart_is_reported_at_once() -> None:
     host = Host(Service("libvirtd"), why="gone")
     host.go_on(5)
     assert host.told == ["failed"]

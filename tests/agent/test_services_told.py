@@ -44,7 +44,7 @@ def bodies(outbox: Outbox) -> list[dict[str, Any]]:
     return [dict(head.body) for head in outbox.heads()]
 
 
-def test_what_does_not_fit_on_the_disk_is_said_when_there_is_room(tmp_path: Path) -> None:
+def test_a_report_that_does_not_fit_on_the_disk_is_made_when_there_is_room(tmp_path: Path) -> None:
     with contextlib.closing(Outbox(str(tmp_path / "outbox"), most=1)) as outbox:
         outbox.put([("other", "k", {"subject": "other"})])
         one = agent(tmp_path, outbox)

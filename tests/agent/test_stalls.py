@@ -120,7 +120,7 @@ def test_a_guest_that_was_started_anew_begins_anew() -> None:
     assert host.said == []
 
 
-def test_what_is_stalled_is_told_to_people_and_not_recovered() -> None:
+def test_a_stalled_guest_is_noted_and_not_recovered() -> None:
     watch, host = GuestWatch(guest_filters.default()), Host()
     host.live(30, RUNS)
     host.now += 60

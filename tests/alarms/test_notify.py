@@ -173,7 +173,7 @@ def test_a_no_data_severity_set_later_notifies_the_alarm() -> None:
     assert passes(world, 2, a=None) == ["r a no_data"]
 
 
-def test_of_a_storm_the_worst_are_told_and_the_number_of_the_rest() -> None:
+def test_in_a_storm_the_worst_alarms_are_sent_and_the_number_of_the_rest() -> None:
     world = World(one_rule("clear: 90", top="storm: 3\ngroup_wait: 0"))
     guests = {f"g{n}": 91.0 + n for n in range(10)}
     assert passes(world, 30, **guests) == [

@@ -103,7 +103,7 @@ def test_unusable_rules_are_refused_and_nothing_changes(house: House, text: str 
     assert [alarm.rule for alarm in house.rule_manager.alarms()] == ["hot"]
 
 
-def test_a_problem_is_told_with_its_line(house: House) -> None:
+def test_a_problem_is_reported_with_its_line(house: House) -> None:
     with pytest.raises(BadRules) as refused:
         house.rule_manager.offer(BROKEN, CENTRAL)
     assert [problem.line for problem in refused.value.problems] == [2]
@@ -361,7 +361,7 @@ def beat(house: House, centre: Centre) -> Heartbeat:
     return Heartbeat("cmp-7", centre, house.rule_manager, lambda: {"started_at": "now"})
 
 
-def test_a_new_version_is_fetched_once_and_told_back(
+def test_a_new_version_is_fetched_once_and_reported_back(
     house: House, centre: Centre, beat: Heartbeat
 ) -> None:
     beat.poll()

@@ -155,7 +155,7 @@ def test_a_clock_set_back_does_no_harm() -> None:
     assert world.run(*[95] * 6)[-2:] == ["pending", "firing"]
 
 
-def test_a_storm_is_not_told_anew() -> None:
+def test_a_storm_is_not_sent_again_after_a_restart() -> None:
     world = World(one_rule(top="storm: 2\ngroup_wait: 0"))
     guests = {f"g{n}": 95.0 for n in range(9)}
     world.see(**guests)

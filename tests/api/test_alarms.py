@@ -98,7 +98,7 @@ def test_an_alarm_that_an_older_version_stored_with_any_threshold_is_shown(house
             assert house.call("GET", f"/console/{page}").status_code == 200, page
 
 
-def test_who_is_told_is_told_until_somebody_takes_care_or_wants_quiet(build: Build) -> None:
+def test_an_alarm_is_repeated_until_it_is_acknowledged_or_muted(build: Build) -> None:
     house = build()
     house.core.store.database.publisher = IncidentPublisher(people=("nowhere",))
     alarm_id = furnish_alarm(house)

@@ -136,7 +136,7 @@ def test_noauth_answers_loopback_by_all_its_names(shared: House, host: str) -> N
         assert answer.status_code == 200
 
 
-def test_what_tells_nothing_is_open_to_everybody(shared: House) -> None:
+def test_routes_without_secrets_need_no_login(shared: House) -> None:
     for path in ("/healthcheck", "/livez", "/reservation", f"{OWN}/openapi.json"):
         answer = shared.call("GET", path, remote_addr="10.0.0.7", headers={"Host": "x.example"})
         assert answer.status_code in (200, 300)

@@ -46,7 +46,7 @@ def test_a_window_that_is_free_fits_and_books_nothing(shared: House) -> None:
     assert window["amount"] == 2
 
 
-def test_what_is_held_is_told_of_and_the_next_windows_are_found(guarded: House) -> None:
+def test_the_answer_names_the_holds_and_the_next_windows(guarded: House) -> None:
     busy = [host_reservation(min=3, max=3)]
     guarded.lease("other", name="secret", reservations=busy)
     dates = {"start_date": when(days=1), "end_date": when(days=2)}

@@ -168,7 +168,7 @@ def test_bodies_in_other_unicode_encodings_are_understood(house: House) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "a/b; x=y"])
-def test_a_body_that_is_not_json_by_its_own_word_is_refused(shared: House, kind: str) -> None:
+def test_a_body_of_another_content_type_is_refused(shared: House, kind: str) -> None:
     with unchanged(shared):
         answer = shared.call(
             "POST", LEASES, body=json.dumps(lease_body()), headers={"Content-Type": kind}

@@ -113,7 +113,7 @@ def test_a_segment_that_nobody_knows_is_not_found(shared: House) -> None:
         assert ref in answer.json["errors"][0]["detail"]
 
 
-def test_hosts_tell_how_they_stand_and_why(house: House) -> None:
+def test_hosts_show_their_status_and_the_reason(house: House) -> None:
     segment(house, "north", "cmp-2")
     at = datetime(2030, 1, 1, 12, tzinfo=UTC)
     rules: Any = house.conf.monitors

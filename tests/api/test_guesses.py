@@ -38,7 +38,9 @@ def world() -> World:
     return World()
 
 
-def test_after_a_few_wrong_ones_nobody_looks_and_the_time_doubles(world: World) -> None:
+def test_after_a_few_wrong_passwords_the_login_is_blocked_and_the_time_doubles(
+    world: World,
+) -> None:
     assert [world.guess() for _ in range(FREE)] == ["wrong"] * FREE
     waited = []
     for _ in range(8):
@@ -76,7 +78,7 @@ def test_many_at_once_are_no_way_round(world: World) -> None:
     assert world.guess(right=True) == "wait 1"
 
 
-def test_where_nobody_could_look_nothing_is_counted(world: World) -> None:
+def test_a_check_that_failed_counts_no_attempt(world: World) -> None:
     for _ in range(3 * FREE):
         with pytest.raises(Unavailable), world.guesses.attempt("alice", HERE):
             raise Unavailable("Keystone is away")

@@ -80,7 +80,7 @@ def families(house: House) -> dict[str, list[tuple[dict[str, str], float]]]:
     }
 
 
-def test_metrics_parse_and_tell_of_requests_work_and_the_database(house: House) -> None:
+def test_metrics_parse_and_cover_requests_operations_and_the_database(house: House) -> None:
     house.lease()
     found = families(house)
     assert found["holdfast_database_up"] == [({}, 1.0)]

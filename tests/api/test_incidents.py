@@ -202,7 +202,7 @@ def test_a_step_that_begins_does_not_say_why_the_one_before_it_waited(build: Bui
     assert (fence["name"], fence["status"], fence["sentence"]) == ("fence", "under way", "")
 
 
-def test_what_is_over_says_how_it_ended_wherever_one_looks(build: Build) -> None:
+def test_list_page_and_explanation_show_the_end_of_a_closed_incident(build: Build) -> None:
     """Also before the manager has written down that its work is done."""
     house = build(CONFIG)
     own = write_incident(house, status="running", sentence="0 of 1 servers moved")
@@ -358,7 +358,7 @@ def test_an_order_needs_a_reason(
     assert (code, said in detail) == (400, True), detail
 
 
-def test_the_word_that_a_host_is_off_is_kept_with_author_and_reason(build: Build) -> None:
+def test_the_confirmation_that_a_host_is_off_has_author_and_reason(build: Build) -> None:
     house = build(CONFIG)
     own = write_incident(house)
     house.services.sim().fail_host("cmp-3")
@@ -378,7 +378,9 @@ def test_the_word_that_a_host_is_off_is_kept_with_author_and_reason(build: Build
     assert (code, "nothing waits" in detail) == (409, True)
 
 
-def test_the_word_that_a_host_is_off_is_refused_while_its_fence_reads_on(build: Build) -> None:
+def test_the_confirmation_that_a_host_is_off_is_refused_while_its_fence_reads_on(
+    build: Build,
+) -> None:
     house = build(CONFIG)
     own = write_incident(house)
     code, detail = fault(order(house, own, "confirm-off", reason="plug pulled"))
@@ -393,7 +395,9 @@ def test_the_word_that_a_host_is_off_is_refused_while_its_fence_reads_on(build: 
     assert "admin says that cmp-3 is off although its fence reads on: its BMC is wrong" in said
 
 
-def test_the_word_that_a_host_is_off_counts_where_its_fence_cannot_be_read(build: Build) -> None:
+def test_the_confirmation_that_a_host_is_off_counts_if_its_fence_cannot_be_read(
+    build: Build,
+) -> None:
     house = build(CONFIG)
     own = write_incident(house)
     house.services.sim().change(only_calls=["fence.power"], failure_rate=1.0)
@@ -524,7 +528,7 @@ def test_an_approval_says_where_until_when_and_how_many_waited(furnished_house: 
     assert (code, "az-1, rack-a" in detail) == (404, True), detail
 
 
-def test_a_member_may_neither_look_nor_order(build: Build, tmp_path: Path) -> None:
+def test_a_member_may_neither_read_nor_act_on_incidents(build: Build, tmp_path: Path) -> None:
     house = build(basic_config(tmp_path))
     own = write_incident(house)
     for method, path, body in (

@@ -214,9 +214,7 @@ def test_enabled_is_a_field_of_requests_from_1_2_on_and_of_all_answers(house: Ho
     [("off", False), ("OFF", False), ("0", False), ("no", False), ("False", False), (False, False),
      ("on", True), ("YES", True), ("1", True), ("True", True), (True, True)],
 )  # fmt: skip
-def test_a_word_for_enabled_is_stored_as_what_it_means(
-    listed: House, word: Any, meant: bool
-) -> None:
+def test_a_text_for_enabled_is_stored_as_a_boolean(listed: House, word: Any, meant: bool) -> None:
     for said, stored in ((not meant, not meant), (word, meant), (True, True)):
         body = {"segment": {"enabled": said}}
         answer = listed.call("PUT", f"{SEGMENTS}/4", json=body, headers=at("1.2"))
@@ -460,7 +458,7 @@ def test_lists_that_make_no_sense_are_refused(listed: House, query: str, word: s
             refused(listed.call("GET", path, query_string=query), 400, "badRequest", word)
 
 
-def test_hosts_by_a_word_that_is_neither_true_nor_false_are_refused(listed: House) -> None:
+def test_a_filter_of_hosts_that_is_neither_true_nor_false_is_refused(listed: House) -> None:
     answer = listed.call("GET", f"{SEGMENTS}/1/hosts", query_string="reserved=2")
     refused(answer, 400, "badRequest", "reserved")
 

@@ -146,7 +146,7 @@ def test_a_report_is_heard_by_its_contract_and_people_hear_of_its_incident(
     assert bus.of("incident") == []
 
 
-def test_a_broker_that_is_away_delays_no_answer_and_the_news_wait(build: Build) -> None:
+def test_a_broker_that_is_away_delays_no_answer_and_notifications_wait(build: Build) -> None:
     house = build(
         "[publishers]\nmessaging = true\nmessaging_timeout_s = 0.5\n"
         "transport_url = rabbit://guest:guest@127.0.0.1:1//\n"

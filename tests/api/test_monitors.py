@@ -121,7 +121,7 @@ def test_a_clock_that_was_ahead_and_is_set_right_silences_nobody(house: House) -
     assert one["hosts"] == 1
 
 
-def test_a_clock_that_was_set_back_is_believed_once_its_old_word_is_stale(house: House) -> None:
+def test_a_clock_that_was_set_back_counts_once_the_old_view_is_stale(house: House) -> None:
     put(house, "ctl-1", body((UP, "none", ["cmp-1", "cmp-2"]), heartbeat_s=0.05))
     eventually(lambda: not get(house, MONITORS)[0]["fresh"])
     put(house, "ctl-1", body((UP, "none", ["cmp-1"]), at=-3600))
@@ -176,7 +176,7 @@ def test_the_health_of_hosts_is_what_most_see_and_the_worse_if_they_are_as_many(
     assert house.call("GET", HEALTH, query_string="health=odd").status_code == 400
 
 
-def test_one_host_tells_who_sees_what_and_how_they_vote(house: House) -> None:
+def test_the_page_of_a_host_lists_views_and_votes(house: House) -> None:
     put(house, "ctl-1", body((NO_STORAGE, "recovery", ["cmp-1"]), at=-1))
     put(house, "ctl-2", body((UP, "none", ["cmp-1"])))
     put(house, "ctl-3", body((BLIND, "undecided", ["cmp-1"])))
@@ -418,7 +418,7 @@ def test_a_name_that_cannot_be_registered_is_refused(basic: House, name: str) ->
     register(basic, name, 400)
 
 
-def test_without_a_secret_no_monitor_can_be_registered_and_it_is_said_what_to_do(
+def test_without_a_secret_registration_is_refused_with_the_next_step(
     basic: House,
 ) -> None:
     basic.conf.set_override("agent_secret_file", None, "auth")
@@ -428,7 +428,7 @@ def test_without_a_secret_no_monitor_can_be_registered_and_it_is_said_what_to_do
     assert basic.call("GET", MONITORS, "admin").json["monitors"] == []
 
 
-def test_a_service_reports_and_an_admin_looks(build: Build, tmp_path: Path) -> None:
+def test_the_service_role_reports_and_an_admin_reads(build: Build, tmp_path: Path) -> None:
     house = build(basic_config(tmp_path))
     sent = body((UP, "none", ["cmp-1"]))
     for user, code in (("member", 403), ("service", 204), ("admin", 204)):

@@ -131,7 +131,7 @@ def test_a_report_that_lost_every_race_is_asked_for_again_never_taken_for_done(
     assert answer.status_code == 503  # 409 means to a monitor that the report is known
 
 
-def test_a_defect_of_ours_is_a_500_that_tells_no_secret(
+def test_a_defect_is_a_500_without_secrets(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def burst(*_args: object, **_kwargs: object) -> None:

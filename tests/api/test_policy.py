@@ -299,7 +299,7 @@ def test_each_persona_may_do_what_its_roles_allow_and_nothing_else(
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_another_projects_lease_looks_exactly_like_a_missing_one(
+def test_the_answer_for_another_projects_lease_equals_that_for_a_missing_lease(
     guarded: House, method: str
 ) -> None:
     lease_id, missing = guarded.lease("member")["id"], "00000000-0000-0000-0000-000000000000"
@@ -383,7 +383,7 @@ def _probe(
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_a_private_property_looks_exactly_like_one_that_no_host_has(
+def test_the_answer_for_a_private_property_equals_that_for_an_unknown_one(
     guarded: House, name: str
 ) -> None:
     probe = PROBES[name]

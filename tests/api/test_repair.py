@@ -254,7 +254,7 @@ def test_what_if_names_the_lease_that_would_move_and_changes_nothing(house: Hous
     assert everything["moves"][0]["short"]
 
 
-def test_a_rack_that_nobody_knows_is_told_with_those_that_are(house: House) -> None:
+def test_the_refusal_of_an_unknown_rack_lists_the_racks(house: House) -> None:
     answer = house.call("POST", PLAN, json={"racks": ["rack-z"]})
     assert answer.status_code == 404
     assert "rack-a" in answer.json["errors"][0]["detail"]

@@ -40,7 +40,7 @@ def beat(house: House) -> dict[str, Any]:
     return said
 
 
-def test_a_look_changes_nothing(house: House) -> None:
+def test_a_read_of_samples_changes_nothing(house: House) -> None:
     before = house.dump()
     answer = house.call("GET", LOOK)
     assert answer.json["samples"] == {
@@ -51,7 +51,7 @@ def test_a_look_changes_nothing(house: House) -> None:
     assert "samples" not in beat(house)
 
 
-def test_from_somebody_who_looks_to_what_is_seen(house: House) -> None:
+def test_a_view_of_live_metrics_requests_samples_and_shows_them(house: House) -> None:
     wanted = house.call("POST", LOOK)
     assert wanted.status_code == 202, wanted.text
     assert wanted.json["samples"]["wanted_until"] > datetime.now(UTC).isoformat()
@@ -97,7 +97,7 @@ def test_more_than_an_hour_of_a_full_host_is_too_much(house: House) -> None:
     assert house.call("PUT", SEND, body=body).status_code == 413
 
 
-def test_an_agent_sends_of_its_own_host_only_and_looks_at_none(
+def test_an_agent_sends_samples_of_its_own_host_only_and_reads_none(
     build: Build, tmp_path: Path
 ) -> None:
     (tmp_path / "secret").write_bytes(SECRET)

@@ -35,7 +35,7 @@ def test_without_a_network_the_host_is_cut_off_from_everybody(house: House) -> N
     assert of(house)["service"]["state"] == "up"
 
 
-def test_a_network_that_nobody_watches_is_said_to_be_none(house: House) -> None:
+def test_a_network_without_a_monitor_is_refused(house: House) -> None:
     said = house.call("POST", f"{HOST}/cut", json={"network": "storge"})
     assert said.status_code == 400
     assert "no network storge" in said.text

@@ -22,7 +22,7 @@ from tests.processes import eventually
 HERE, THERE = "192.0.2.7", "192.0.2.8"
 
 
-def test_who_finds_no_turn_is_told_to_come_again() -> None:
+def test_a_request_without_a_free_slot_gets_a_retry_after() -> None:
     turns = ConcurrencyLimiter(most=2, waiting=0, patience_s=0.0, why="busy")
     with turns.turn(), turns.turn(), pytest.raises(Unavailable, match="busy"), turns.turn():
         pass
@@ -165,7 +165,7 @@ def test_a_flood_from_many_addresses_does_not_keep_known_addresses_and_users_out
         assert sorted(stranger.result(90) for stranger in flood) == [401] * 5 + [503]
 
 
-def test_many_requests_of_one_client_are_let_in_by_one_look_at_its_password(
+def test_simultaneous_requests_of_a_client_share_a_password_check(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are no guesses: more than a few wrong ones at once would be."""

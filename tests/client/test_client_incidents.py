@@ -132,7 +132,7 @@ def squeezed(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def test_the_list_tells_how_each_stands(fake: Fake, holdfast: Run) -> None:
+def test_the_list_shows_the_state_of_each_incident(fake: Fake, holdfast: Run) -> None:
     fake.says(LIST, (200, {"incidents": [listed()]}))
     ran = holdfast("incident", "list")
     assert (ran.code, ran.err) == (0, "")
@@ -160,7 +160,7 @@ def test_incident_list_sends_the_filters(fake: Fake, holdfast: Run) -> None:
     assert fake.asked[2]["query"] == "open=false"
 
 
-def test_a_pause_is_said_above_the_table_and_never_in_json(fake: Fake, holdfast: Run) -> None:
+def test_a_pause_is_shown_above_the_table_and_never_in_json(fake: Fake, holdfast: Run) -> None:
     fake.says(LIST, (200, {"incidents": [listed()]}))
     north = {**PAUSE, "segment": "north", "segment_id": "s1", "expires_at": None}
     fake.says(PAUSES, (200, {"pauses": [PAUSE, north]}))
@@ -212,7 +212,7 @@ def test_a_unique_prefix_of_an_incident_id_is_enough(fake: Fake, holdfast: Run) 
     assert (ran.code, "`holdfast incident list` shows them" in ran.err) == (1, True)
 
 
-def test_the_story_is_printed_as_the_server_tells_it(fake: Fake, holdfast: Run) -> None:
+def test_the_explanation_is_printed_as_the_server_sends_it(fake: Fake, holdfast: Run) -> None:
     fake.says(SHOW, (200, {"incident": case()}))
     story = {"incident_id": UUID, "title": "t", "parts": [], "text": "Incident\n\nWhat was seen"}
     fake.says(f"{SHOW}/explanation", (200, {"explanation": story}))
@@ -374,9 +374,7 @@ def test_an_order_says_how_the_incident_stands_then(fake: Fake, holdfast: Run, o
     assert ran.err == f"incident {UUID} is aborted: aborted by ann: a drill\n"
 
 
-def test_confirm_off_says_that_the_fence_is_wrong_only_if_told_to(
-    fake: Fake, holdfast: Run
-) -> None:
+def test_confirm_off_overrides_the_fence_only_with_the_option(fake: Fake, holdfast: Run) -> None:
     fake.says(SHOW, (200, {"incident": case()}))
     fake.says(f"POST {PATH}/{UUID}/confirm-off", (202, {"incident": listed(status="running")}))
     ran = holdfast("incident", "confirm-off", UUID, "--despite-power-on", "--reason", "so")

@@ -132,7 +132,7 @@ def test_the_first_sentence_of_a_plan_sums_up_the_repair(
     assert holdfast("repair", "plan").out.splitlines()[0] == said
 
 
-def test_json_is_alone_on_stdout_and_long_tells_all(fake: Fake, holdfast: Run) -> None:
+def test_json_is_alone_on_stdout_and_long_shows_all(fake: Fake, holdfast: Run) -> None:
     fake.says(PLAN, (200, report(NIGHT, held="too many")))
     ran = holdfast("repair", "plan", "-f", "json")
     (row,) = json.loads(ran.out)

@@ -35,7 +35,7 @@ def test_a_typed_reservation_is_parsed(text: str, meant: dict[str, Any]) -> None
     assert parse(text) == meant
 
 
-def test_in_an_update_the_first_word_is_the_id() -> None:
+def test_in_an_update_the_first_value_is_the_id() -> None:
     assert parse("r1,max=3", head="id") == {"id": "r1", "max": 3}
     assert parse("max=3", head="id") == {"max": 3}
 

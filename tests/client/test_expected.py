@@ -68,7 +68,7 @@ def test_a_malformed_answer_is_unavailable(fake: Fake, said: Any) -> None:
         (0, Unavailable),
     ],
 )
-def test_a_refusal_is_said_in_our_words(
+def test_a_refusal_becomes_an_error_of_holdfast(
     fake: Fake, status: int, error: type[HoldfastError]
 ) -> None:
     fake.says(WHERE, (status, {"errors": [{"detail": "no", "code": "x"}]}))

@@ -46,7 +46,7 @@ def told(text: str) -> list[str]:
     ]
 
 
-def test_a_recording_shows_what_would_be_told_and_when(
+def test_a_replayed_recording_shows_reports_and_their_times(
     holdfast: Run, fake: Fake, monday: str
 ) -> None:
     ran = holdfast("guest", "filter", "test", "default", monday, "-f", "json")
@@ -55,7 +55,7 @@ def test_a_recording_shows_what_would_be_told_and_when(
     assert fake.asked == []
 
 
-def test_a_filter_file_changes_what_would_be_told(
+def test_a_filter_file_changes_the_replayed_reports(
     holdfast: Run, monday: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "f.yaml"

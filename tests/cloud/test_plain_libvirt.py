@@ -25,8 +25,8 @@ from tests.cloud.test_servers import (
     test_servers_are_listed_by_host_and_project,
 )
 from tests.cloud.test_services import (
+    test_a_service_has_the_time_of_its_last_report,
     test_a_service_is_disabled_forced_down_and_back_however_often_asked,
-    test_a_service_tells_when_it_was_last_heard_of,
     test_an_unknown_host_has_no_service,
     test_disabling_a_dead_host_that_was_forced_down_first_is_quick,
     test_forcing_a_dead_host_down_updates_the_time_of_the_last_report,
@@ -41,8 +41,8 @@ __all__ = [
     "test_a_missing_server_cannot_be_evacuated",
     "test_a_server_reset_to_active_is_active_and_can_be_stopped",
     "test_a_server_that_was_reset_is_in_error_and_may_be_stopped",
+    "test_a_service_has_the_time_of_its_last_report",
     "test_a_service_is_disabled_forced_down_and_back_however_often_asked",
-    "test_a_service_tells_when_it_was_last_heard_of",
     "test_an_unknown_host_has_no_service",
     "test_disabling_a_dead_host_that_was_forced_down_first_is_quick",
     "test_forcing_a_dead_host_down_updates_the_time_of_the_last_report",

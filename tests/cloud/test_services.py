@@ -37,7 +37,7 @@ def test_a_service_is_disabled_forced_down_and_back_however_often_asked(world: W
     assert look(world, other).enabled == before.enabled
 
 
-def test_a_service_tells_when_it_was_last_heard_of(world: World) -> None:
+def test_a_service_has_the_time_of_its_last_report(world: World) -> None:
     heard = look(world, world.hosts[0]).updated_at
     assert heard is not None
     assert abs(datetime.now(UTC) - heard) < timedelta(minutes=10)
@@ -66,7 +66,7 @@ def test_an_unknown_host_has_no_service(world: World) -> None:
         services.disable("nobody", "why")
 
 
-def test_to_disable_a_dead_host_that_looks_up_takes_too_long_and_happens(world: World) -> None:
+def test_disabling_a_dead_host_that_nova_shows_up_times_out_and_takes_effect(world: World) -> None:
     host = world.hosts[0]
     hasty = world.hasty(2.0)
     eventually(lambda: answered(hasty.services.list))

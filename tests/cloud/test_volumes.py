@@ -9,7 +9,7 @@ from holdfast.model.errors import DriverError
 from tests.cloud.worlds import SimWorld, World
 
 
-def test_volumes_are_listed_or_the_cloud_is_said_to_have_none(world: World) -> None:
+def test_volumes_are_listed_or_the_cloud_has_none(world: World) -> None:
     if isinstance(world, SimWorld):
         server = world.boot(host=world.hosts[0])
         attached = world.sim.add_volume("data", "red", 10, server.id)

@@ -156,7 +156,7 @@ def test_evidence_of_any_shape_and_of_wrong_clocks_does_no_harm(votes: Any) -> N
     assert isinstance(sights(votes), list)
 
 
-def test_events_come_in_their_order_and_nothing_is_said_twice() -> None:
+def test_events_are_in_order_and_none_appears_twice() -> None:
     told = [
         event(3, Opened("it died")),
         event(6, StatusChanged("running", "fence said so")),
@@ -207,7 +207,7 @@ def test_a_timeline_begins_with_the_first_sign_whoever_saw_it() -> None:
     ]
 
 
-def test_what_is_said_to_be_of_long_ago_or_of_tomorrow_stands_where_it_was_heard() -> None:
+def test_a_report_dated_long_ago_or_tomorrow_appears_at_its_arrival() -> None:
     for since in (-200_000, 99):
         (found,) = [
             one for one in events(case(), [], [observation(since)]) if "guest" in one.sentence

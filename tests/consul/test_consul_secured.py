@@ -186,7 +186,7 @@ def test_closing_ends_a_waiting_poll_behind_tls(
 
 
 @pytest.mark.parametrize("url", ["", "8500", "ftp://x", "http://", "unix://", "http://a:b@c:1"])
-def test_what_is_no_address_is_said_at_once(url: str) -> None:
+def test_an_invalid_address_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="http"):
         Endpoint(url)
 

@@ -189,7 +189,7 @@ def test_an_index_going_back_is_followed(liar: Liar) -> None:
     assert "index=1&wait=1000ms" in liar.asked[0]
 
 
-def test_a_look_without_time_does_not_wait(liar: Liar) -> None:
+def test_a_poll_without_time_does_not_wait(liar: Liar) -> None:
     asking(liar).poll(7, 0)
     assert "index" not in liar.asked[0]
 

@@ -117,14 +117,14 @@ def test_the_group_of_a_network_names_its_driver(
 
 
 @pytest.mark.parametrize("names", ["", "a, a", "Storage", "sto rage", "x" * 40])
-def test_what_is_no_name_of_a_network_is_said_at_once(tmp_path: Path, names: str) -> None:
+def test_an_invalid_network_name_is_refused_at_once(tmp_path: Path, names: str) -> None:
     file = tmp_path / "holdfast.conf"
     file.write_text(f"[hostmonitor]\nnetworks = {names}\n")
     with pytest.raises(configuration.cfg.Error, match="networks"):
         configuration.load([], [str(file)])
 
 
-def test_an_address_that_is_none_is_said_at_once(tmp_path: Path) -> None:
+def test_an_invalid_address_is_refused_at_once(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.conf"
     file.write_text("[network_storage]\nurl = localhost:8500\n")
     conf = configuration.load([], [str(file)])

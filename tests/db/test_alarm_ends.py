@@ -182,7 +182,7 @@ def test_another_length_of_a_mute_moves_its_end(store: Store) -> None:
     assert due(store, alarm_id) == until
 
 
-def test_nothing_is_told_of_what_is_over_or_known(store: Store) -> None:
+def test_an_ended_or_known_alarm_is_not_published(store: Store) -> None:
     alarm_id = raised_while_muted(store)
     say(store, "cleared", 3, began=2)
     assert "is over" in let_mute_pass(store, alarm_id)
@@ -196,7 +196,7 @@ def test_nothing_is_told_of_what_is_over_or_known(store: Store) -> None:
     assert (told(store), deeds(store), cases(store)) == (before, [], [])
 
 
-def test_what_its_rule_began_to_ask_for_in_the_mute_is_done_and_not_told_again(
+def test_an_action_added_during_the_mute_runs_without_a_second_publication(
     store: Store,
 ) -> None:
     say(store, "raised")
@@ -210,7 +210,7 @@ def test_what_its_rule_began_to_ask_for_in_the_mute_is_done_and_not_told_again(
         assert [status for status, _ in cases(store)] == ["open"]
 
 
-def test_that_nothing_is_known_is_told_and_what_is_asked_for_waits(store: Store) -> None:
+def test_no_data_is_published_and_actions_wait(store: Store) -> None:
     alarm_id = raised_while_muted(store)
     say(store, "no_data", 3, began=2, actions=ALL)
     let_mute_pass(store, alarm_id)
@@ -222,7 +222,7 @@ def test_that_nothing_is_known_is_told_and_what_is_asked_for_waits(store: Store)
     assert len(cases(store)) == 1
 
 
-def test_what_is_said_again_before_anybody_looked_is_told_as_raised(store: Store) -> None:
+def test_a_reminder_before_the_first_publication_is_published_as_raised(store: Store) -> None:
     alarm_id = raised_while_muted(store)
     with store.database.write() as conn:
         conn.execute(sa.update(alarms).values(muted_until=store.database.now(conn) - HOUR))
@@ -233,7 +233,7 @@ def test_what_is_said_again_before_anybody_looked_is_told_as_raised(store: Store
     assert told(store)[2:] == ["again"]
 
 
-def test_who_takes_care_of_it_need_not_be_told_but_it_is_done(store: Store) -> None:
+def test_an_acknowledged_alarm_is_acted_on_and_not_published(store: Store) -> None:
     alarm_id = raised_while_muted(store)
     store.alarms.acknowledge(alarm_id, "ann")
     let_mute_pass(store, alarm_id)
@@ -241,7 +241,7 @@ def test_who_takes_care_of_it_need_not_be_told_but_it_is_done(store: Store) -> N
     assert len(cases(store)) == 1
 
 
-def test_an_incident_that_was_opened_late_has_what_was_said_before_it(store: Store) -> None:
+def test_a_late_incident_has_the_earlier_reports(store: Store) -> None:
     alarm_id = raised_while_muted(store)
     let_mute_pass(store, alarm_id)
     b = observations.c

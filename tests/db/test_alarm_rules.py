@@ -68,7 +68,7 @@ def test_nothing_before_the_first_version_can_be_had_back(store: Store) -> None:
         store.alarm_rules.roll_back("base", None, "ann")
 
 
-def test_of_two_who_replace_the_same_version_one_is_told_to_look_again(store: Store) -> None:
+def test_of_two_writers_of_the_same_version_one_gets_a_conflict(store: Store) -> None:
     rules = store.alarm_rules
     rules.put(document(), "ann", expected=0)
     with pytest.raises(Conflict, match="at version 1, not 0"):

@@ -68,7 +68,7 @@ def test_an_alarm_is_kept_from_its_beginning_to_its_end(store: Store) -> None:
     assert standing(store, state="ok", host="cmp-1", rule="hot") == [over]
 
 
-def test_a_date_in_the_future_hides_nothing_that_is_said_later(store: Store) -> None:
+def test_a_report_dated_in_the_future_hides_no_later_report(store: Store) -> None:
     far = 60 * 24 * 365 * 100
     say(store, "raised", far)
     (row,) = standing(store)
@@ -115,7 +115,7 @@ def test_what_alarms_of_a_host_ask_for_is_done_one_after_the_other(store: Store)
     assert claimed(store) == []
 
 
-def test_that_a_host_is_well_again_is_not_said_before_that_it_fails(store: Store) -> None:
+def test_the_action_at_the_end_of_an_alarm_waits_for_the_action_at_its_start(store: Store) -> None:
     say(store, "raised", actions=["repair_ahead"])
     say(store, "cleared", 1, actions=["repair_ahead"])
     for action in ("repair_ahead", "repair_over"):
@@ -136,7 +136,7 @@ def test_many_who_say_the_same_at_once_make_one_alarm(store: Store) -> None:
     assert row["reported_at"] == NOON + timedelta(minutes=11)
 
 
-def test_a_silence_goes_on_for_the_next_alarm_and_asks_for_nothing(store: Store) -> None:
+def test_a_mute_applies_to_the_next_alarm_and_withholds_its_actions(store: Store) -> None:
     say(store, "raised")
     (row,) = standing(store)
     store.alarms.mute(row["id"], "ann", timedelta(hours=1))
@@ -147,7 +147,7 @@ def test_a_silence_goes_on_for_the_next_alarm_and_asks_for_nothing(store: Store)
     assert store.alarms.mute(again["id"], "ann", timedelta())["muted_until"] is None
 
 
-def test_a_silence_of_a_disk_is_not_one_of_the_disk_beside_it(store: Store) -> None:
+def test_a_mute_of_a_disk_does_not_apply_to_another_disk(store: Store) -> None:
     vda, vdb = f"{GUEST}/vda", f"{GUEST}/vdb"
     say(store, "raised", entity=vda, key="vda/1")
     (row,) = standing(store)

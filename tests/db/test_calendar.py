@@ -38,7 +38,7 @@ def test_a_page_of_hosts_and_what_is_held_of_them_in_a_time(store: Store) -> Non
     assert calendar.holds([], *span(now, 0, 9)) == ()
 
 
-def test_hosts_that_many_hold_are_told_with_when(store: Store) -> None:
+def test_busy_hosts_are_listed_with_the_times_of_their_holds(store: Store) -> None:
     now = furnish(store)
     crowded, when = store.calendar.dense([1, 2, 3], *span(now, -2, 9), most=1)
     assert sorted(crowded) == [1, 2]

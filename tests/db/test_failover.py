@@ -156,7 +156,7 @@ def test_the_report_counts_now_and_ahead(store: Store) -> None:
     assert (south.usable, south.free, south.short, str(south)) == (1, 1, 0, "")
 
 
-def test_how_many_are_kept_is_set_and_told_in_the_audit(store: Store) -> None:
+def test_the_number_of_spare_hosts_is_set_and_audited(store: Store) -> None:
     enrol(store, 2)
     north = segment(store, "north", 0, ids(store))
     assert store.ledger.capacity(sure=True).spares == ()

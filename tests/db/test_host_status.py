@@ -71,7 +71,7 @@ def said(store: Store, *sentences: str) -> list[str]:
         return list(conn.execute(query.order_by(audit.c.id)).scalars())
 
 
-def test_a_standing_is_found_again_as_it_was_written(store: Store) -> None:
+def test_a_host_status_is_read_as_it_was_written(store: Store) -> None:
     (host,) = enrolled(store, "a")
     assert [one.status for one in store.host_status.watched()] == [HostStatus()]
     assert store.host_status.change([StatusChange(host.id, HostStatus(), FAILED)], None) == set()
@@ -95,7 +95,7 @@ def test_a_failed_host_is_out_of_every_stock_and_cannot_be_booked(store: Store) 
     assert said(store, "b failed", "b is back") == ["b failed", "b is back"]
 
 
-def test_who_was_slower_is_told_and_writes_nothing(store: Store) -> None:
+def test_the_slower_writer_gets_a_conflict_and_writes_nothing(store: Store) -> None:
     one, other = enrolled(store, "a", "b")
     store.host_status.change([StatusChange(one.id, HostStatus(), FAILED)], None)
     again = [

@@ -196,7 +196,7 @@ def test_another_rack_does_not_count(store: Store) -> None:
     assert begins(store, two, others, [], domain="rack-b") is not None
 
 
-def test_one_that_began_and_ended_since_the_look_counts(store: Store) -> None:
+def test_an_incident_that_began_and_ended_since_the_last_pass_counts(store: Store) -> None:
     looked_at = now(store) - timedelta(seconds=5)
     (one, its), (two, others) = failed(store, 2)
     assert begins(store, one, its, []) is not None

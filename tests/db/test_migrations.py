@@ -32,7 +32,7 @@ def _is_exclusion(found: object) -> bool:
     return "ex_allocations_one_owner" in str(found)
 
 
-def test_sync_is_repeatable_and_versions_are_told(database_url: str) -> None:
+def test_sync_is_repeatable_and_prints_the_versions(database_url: str) -> None:
     database = Database(database_url, SystemClock())
     try:
         assert migrations.version(database) is None

@@ -50,7 +50,7 @@ def test_a_guest_runs_again_if_that_is_the_last_that_is_known_of_it(store: Store
     assert recovered(store) == ""
 
 
-def test_that_a_guest_runs_again_is_believed_of_its_host_and_of_who_said_that_it_failed(
+def test_a_report_that_a_guest_runs_counts_from_its_host_and_from_the_reporter_of_the_failure(
     store: Store,
 ) -> None:
     say(store, "failed", 60)

@@ -53,7 +53,7 @@ def test_four_managers_at_once_never_claim_the_same_work(store: Store) -> None:
     assert len(everything) == len(set(everything)) == 60
 
 
-def test_work_of_the_future_waits_and_the_next_look_is_known(store: Store) -> None:
+def test_future_work_waits_and_the_next_due_time_is_known(store: Store) -> None:
     later = store.database.now() + timedelta(minutes=5)
     add(store, work("later", later))
     assert store.operations.claim_due("a", 10, TTL, KINDS) == []

@@ -100,7 +100,7 @@ def test_what_is_held_is_asked_again_at_once_there_or_everywhere(store: Store) -
     assert [due(one) for one in (here, there, running)] == [True, True, False]
 
 
-def test_a_word_that_comes_while_somebody_looks_makes_him_look_again(store: Store) -> None:
+def test_an_action_during_a_pass_of_the_guards_makes_them_run_again(store: Store) -> None:
     incident = opened(store)
     claim = claimed(store, incident)
     due = store.operations.by_key(f"recovery/{incident.id}").due_at

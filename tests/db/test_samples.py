@@ -41,7 +41,7 @@ def hosts(store: Store) -> set[str]:
         return set(conn.execute(sa.select(samples.c.host)).scalars())
 
 
-def test_to_look_changes_nothing_and_wants_nothing(store: Store) -> None:
+def test_a_read_of_samples_changes_and_requests_nothing(store: Store) -> None:
     seen = store.samples.samples_of("cmp-7")
     assert (seen.hour, seen.at, seen.wanted_until) == (model.NOTHING, None, None)
     assert not seen.fresh and not seen.wanted
@@ -55,7 +55,7 @@ def test_what_nobody_wanted_is_not_kept(store: Store) -> None:
     assert hosts(store) == set()
 
 
-def test_who_looks_gets_what_comes_and_the_agent_hears_what_is_known(store: Store) -> None:
+def test_a_viewer_gets_new_samples_and_the_agent_gets_the_known_ones(store: Store) -> None:
     until = store.samples.want("CMP-7.")
     assert abs(until - store.database.now() - module.WANTED) < MINUTE
     assert store.samples.wanted() == {"cmp-7": -1}
@@ -83,7 +83,7 @@ def test_an_hour_is_kept_and_no_more(store: Store) -> None:
     assert found.end == now + 1
 
 
-def test_after_a_while_nobody_looks_any_more(store: Store) -> None:
+def test_a_request_for_samples_expires(store: Store) -> None:
     store.samples.want("cmp-7")
     store.samples.put("cmp-7", some(slot(store)))
     past = store.database.now() - MINUTE
@@ -129,7 +129,7 @@ def test_of_very_many_hosts_those_that_were_wanted_last_stay(
     assert hosts(store) == {"cmp-3", "cmp-4", "cmp-5"}
 
 
-def test_several_who_look_at_once_are_one_row(store: Store) -> None:
+def test_simultaneous_viewers_share_a_row(store: Store) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: store.samples.want("cmp-7"), range(12)))
         now = slot(store)

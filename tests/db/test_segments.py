@@ -117,7 +117,7 @@ def test_pages_of_any_order_show_every_row_once(store: Store) -> None:
     assert store.segments.list_all({}, Page(0)) == []
 
 
-def test_what_has_no_value_sorts_first_and_wrong_keys_and_markers_are_told(store: Store) -> None:
+def test_empty_values_sort_first_and_wrong_keys_and_markers_are_refused(store: Store) -> None:
     for name, text in (("a", "x"), ("b", None), ("c", "w")):
         store.segments.create(new_id(), {**NORTH, "name": name, "description": text})
     order = (("description", False), ("id", True))
@@ -204,7 +204,7 @@ def test_hosts_are_listed_by_what_they_have_and_shown_in_their_segment_only(stor
             store.segments.delete_host(one.segment.uuid, ref)
 
 
-def test_the_audit_tells_every_change_and_no_free_text(store: Store) -> None:
+def test_the_audit_log_has_every_change_and_no_free_text(store: Store) -> None:
     member = joined(store, control_attributes="secret-1")
     values = {"control_attributes": "secret-2", "reserved": True}
     store.segments.change_host(member.segment.uuid, member.uuid, values)
@@ -486,7 +486,7 @@ def test_news_of_one_segment_are_claimed_one_after_the_other_in_their_order(stor
     assert told == [f"segment.{action}.{phase}" for action in actions for phase in phases]
 
 
-def test_what_was_not_written_is_not_told(store: Store) -> None:
+def test_a_failed_write_publishes_nothing(store: Store) -> None:
     """News are rows of the same transaction: undone with it."""
     store.database.publisher = IncidentPublisher(programs=("bus",))
     with pytest.raises(RuntimeError), store.database.write() as conn:

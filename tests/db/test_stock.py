@@ -159,7 +159,7 @@ def test_a_booking_does_not_make_anybody_read_facts_again(store: Store, other: S
     assert other.ledger.capacity() is not before
 
 
-def test_a_writer_frozen_for_long_is_found_by_a_sure_look(store: Store, other: Store) -> None:
+def test_a_commit_of_a_frozen_writer_is_found_by_a_sure_refresh(store: Store, other: Store) -> None:
     one = enrol(store, "one")
     assert is_free(other, one, 1, 2)
     store.ledger.book(lease(store, (one, 1, 2)), Work())
@@ -230,7 +230,7 @@ class Counted:
         self.lock.release()
 
 
-def test_who_waited_for_a_look_that_failed_looks_himself(
+def test_a_caller_that_waited_for_a_failed_refresh_refreshes_itself(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enrol(store, "one")

@@ -142,7 +142,7 @@ def test_old_reports_go_and_with_the_last_one_of_an_incident_all_of_it(store: St
         assert [len(timeline.events_of(conn, one)) for one in ("over", "half", "open")] == [0, 1, 1]
 
 
-def test_numbers_of_hosts_that_nobody_looks_at_go(store: Store) -> None:
+def test_samples_of_hosts_without_viewers_are_deleted(store: Store) -> None:
     for host in ("cmp-1", "cmp-2", "cmp-3"):
         store.samples.want(host)
     tidy, now = TidyStore(store.database), store.database.now()

@@ -117,7 +117,9 @@ def test_the_same_report_again_is_one_row_and_is_counted_again(store: Store) -> 
     claimed(store)
 
 
-def test_the_ballot_has_the_last_word_of_each_whatever_it_calls_the_host(store: Store) -> None:
+def test_the_ballot_has_the_last_report_of_each_monitor_under_any_name_of_the_host(
+    store: Store,
+) -> None:
     joined(store, CMP)
     register(store, "ctl-1", "ctl-2")
     at = now(store)

@@ -65,7 +65,7 @@ def _incident(key: str, status: str, number: int, now: datetime) -> dict[str, An
     }
 
 
-def test_one_look_has_every_host_and_who_holds_it_now(store: Store) -> None:
+def test_a_snapshot_has_every_host_and_its_current_holders(store: Store) -> None:
     furnish(store)
     look = store.wall.snapshot()
     assert [row.service_host for row in look.hosts] == ["CMP-1", "CMP-2", "CMP-3"]

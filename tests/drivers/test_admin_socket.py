@@ -138,7 +138,9 @@ def test_a_request_without_a_newline_counts_at_the_end_of_the_stream(door: str) 
         assert rest(client_socket) == [{"answer": {}}]
 
 
-def test_a_caller_who_has_said_all_still_hears_a_stream(door: str, context: Answering) -> None:
+def test_a_client_that_shut_down_its_sending_side_still_gets_a_stream(
+    door: str, context: Answering
+) -> None:
     with caller(door) as client_socket:
         client_socket.sendall(b'{"command": "idle"}\n')
         client_socket.shutdown(socket.SHUT_WR)
@@ -201,7 +203,7 @@ def test_a_client_that_does_not_read_is_disconnected_and_delays_no_other(
 
 
 @quick
-def test_two_hundred_at_the_door_are_answered_or_told_to_wait(
+def test_two_hundred_simultaneous_clients_get_an_answer_or_a_retry(
     door: str, context: Answering
 ) -> None:
     with contextlib.ExitStack() as stack:

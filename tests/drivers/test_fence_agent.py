@@ -65,7 +65,7 @@ def _gone(pid: int) -> bool:
         "echo 'Status: OFF'; kill -9 $$",
     ],
 )
-def test_off_is_read_only_where_exit_code_and_word_agree(
+def test_off_needs_agreement_of_exit_code_and_output(
     program: Callable[..., Agent], lines: str
 ) -> None:
     with pytest.raises(DriverError, match="status: "):

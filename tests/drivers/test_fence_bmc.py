@@ -90,7 +90,7 @@ def test_power_is_cut_read_back_and_switched_on_again(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_wrong_password_switches_nothing_and_is_told_as_such(
+def test_a_wrong_password_switches_nothing_and_is_named_as_the_reason(
     kind: str, device: Callable[[str], Device], libvirt: Libvirt, password_file: str
 ) -> None:
     libvirt.switch("cmp-1", on=True)

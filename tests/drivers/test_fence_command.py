@@ -69,7 +69,7 @@ def test_an_operator_cuts_power_only_with_yes_and_hears_what_was_read_back(
     assert "fence: cmp-3: Redfish at" in capsys.readouterr().err
 
 
-def test_an_operator_is_told_when_the_device_lied(
+def test_the_command_names_a_device_with_a_false_answer(
     site: str, bmc: Redfish, libvirt: Libvirt, capsys: pytest.CaptureFixture[str]
 ) -> None:
     libvirt.switch("cmp-1", on=True)

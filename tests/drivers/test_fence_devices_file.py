@@ -193,7 +193,7 @@ def test_an_invalid_setting_is_reported_with_the_line(
     assert f"line {line}: {problem.text}" in raised.value.message
 
 
-def test_all_problems_are_said_at_once(settings: Settings) -> None:
+def test_all_problems_are_reported_at_once(settings: Settings) -> None:
     text = "hosts:\n  a: {driver: sim, fault: odd}\n  b: {driver: ipmi}\n  b: {driver: sim}\n"
     with pytest.raises(BadDevices) as raised:
         devices_file.parse(text, "f", settings)
@@ -383,7 +383,7 @@ def test_driver_none_is_warned_about_and_knows_nothing(
     assert fences.how("a") == "none, as was accepted"
 
 
-def test_how_a_host_is_fenced_is_said_without_asking_its_device(
+def test_the_description_of_a_fence_needs_no_call_to_the_device(
     secret: str, settings: Settings, tmp_path: Path
 ) -> None:
     file = tmp_path / "f.yaml"

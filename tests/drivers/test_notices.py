@@ -346,7 +346,7 @@ def test_a_defect_of_a_hearer_is_logged_counted_and_not_repeated(
     assert world.waiting() == 0
 
 
-def test_poison_is_let_go_counted_and_said_once(
+def test_an_unreadable_message_is_acknowledged_counted_and_logged_once(
     world: World, listening: tuple[NovaNotices, Count], caplog: pytest.LogCaptureFixture
 ) -> None:
     notices, count = listening

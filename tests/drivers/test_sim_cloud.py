@@ -208,7 +208,7 @@ def test_a_crashed_server_does_not_run_and_the_cloud_notices_later(
     assert sim.world()["servers"][0]["power_state"] == "running"
 
 
-def test_a_dead_host_looks_up_for_a_while_and_its_servers_look_active(
+def test_nova_shows_a_dead_host_up_for_a_while_and_its_servers_active(
     cloud: SimCloud, sim: Simulator, clock: HandClock
 ) -> None:
     server = small(sim)
@@ -326,7 +326,7 @@ def test_unforce_is_refused_until_the_host_has_restarted(cloud: SimCloud, sim: S
         cloud.services.unforce("cmp-1")
 
 
-def test_an_unfenced_host_makes_a_server_run_twice_and_the_simulator_tells(
+def test_an_evacuation_from_an_unfenced_host_runs_a_server_twice_and_the_simulator_records_it(
     cloud: SimCloud, sim: Simulator
 ) -> None:
     server = small(sim)
@@ -370,7 +370,7 @@ def test_an_action_on_a_dead_host_is_stuck_but_evacuation_still_works(
     assert (seen.task_state, seen.status, seen.host) == (None, "SHUTOFF", "cmp-2")
 
 
-def test_the_demo_world_is_made_once_and_can_be_told_as_json(path: str, clock: HandClock) -> None:
+def test_the_demo_world_is_made_once_and_has_a_json_form(path: str, clock: HandClock) -> None:
     sim = Simulator(path, clock)
     cloud = SimCloud(path, clock)
     sim.seed_demo()

@@ -216,7 +216,7 @@ def test_the_sdk_sends_notifications_and_reads_the_result(ha: Any, town: Town) -
     assert ha.wait_for_delete(segment, interval=0.1, wait=PATIENCE_S)
 
 
-def test_the_sdk_is_told_when_the_endpoint_names_another_project(town: Town) -> None:
+def test_the_sdk_gets_an_error_if_the_endpoint_names_another_project(town: Town) -> None:
     there = Town(town.endpoint.removesuffix("/instance-ha/v1"), town.store)
     there.endpoint = f"{town.endpoint}/0123456789abcdef0123456789abcdef"
     with pytest.raises(exceptions.BadRequestException, match="project_id"):

@@ -422,7 +422,7 @@ def test_status_warns_of_monitors_without_a_vote_and_of_consul_clusters_too_smal
         assert found() == ("warning", "ctl-1: storage: the cluster has 1 server")
 
 
-def test_systemd_is_told_when_the_manager_is_ready(tmp_path: Path) -> None:
+def test_the_manager_notifies_systemd_when_it_is_ready(tmp_path: Path) -> None:
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ears:
         ears.bind(str(path))

@@ -126,7 +126,7 @@ def test_news_are_believed_once_gossip_agrees_and_a_proof_followed(
     until(lambda: watch.sight().health("cmp-1") == DOWN)
 
 
-def test_without_a_proof_for_a_while_nothing_is_believed_and_the_reason_is_said(
+def test_without_a_recent_proof_of_sight_the_watch_reports_unknown_and_the_reason(
     cluster: Cluster, watch: NetworkWatch
 ) -> None:
     until(lambda: watch.sight().health("cmp-1") == UP)

@@ -87,7 +87,7 @@ def test_a_host_that_flaps_every_few_seconds_causes_one_repair_per_window(site: 
     assert site.repairs() <= 2 * len(outs)  # for a return it is armed as well
 
 
-def test_an_admin_who_forces_a_host_down_is_believed_at_the_first_look(site: Site) -> None:
+def test_a_forced_down_service_counts_at_the_first_poll(site: Site) -> None:
     site.enrol("cmp-1")
     site.cloud.services.force_down("cmp-1")
     site.run(0.05)

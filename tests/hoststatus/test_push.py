@@ -67,7 +67,7 @@ def test_messages_in_the_wrong_order_end_as_the_newer_says(site: Site) -> None:
     assert site.states() == {"cmp-1": UP}
 
 
-def test_old_news_is_not_believed_but_makes_us_look(site: Site) -> None:
+def test_an_old_notification_does_not_count_and_starts_a_poll(site: Site) -> None:
     site.enrol("cmp-1")
     ear = Ear(site)
     for age in (11, -11):  # from a clock that is ahead, too

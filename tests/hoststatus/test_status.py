@@ -108,7 +108,7 @@ def test_disabled_counts_where_the_site_says_so() -> None:
     assert story(saw(0, AUTO_DISABLED), saw(1, AUTO_DISABLED), rules=rules) == [SUSPECT, DOWN]
 
 
-def test_how_long_it_was_down_is_the_sources_own_word() -> None:
+def test_the_down_time_counts_from_the_date_in_the_report() -> None:
     rules = Rules(down_samples=1, down_for_s=60)
     assert story(saw(0, DOWN), saw(59, DOWN), saw(60, DOWN), rules=rules) == [
         SUSPECT,

@@ -98,7 +98,7 @@ def heard() -> Heard:
     return Heard()
 
 
-def test_the_use_of_a_volume_has_rates_over_the_time_since_it_was_told_before(heard: Heard) -> None:
+def test_the_use_of_a_volume_has_rates_since_the_previous_notification(heard: Heard) -> None:
     heard(volume())
     heard(volume(after_s=60, writes=650))
     first, then = [d for snapshot in heard.snapshots for d in plugin_input.on_volume(snapshot)]

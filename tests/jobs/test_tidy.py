@@ -80,7 +80,7 @@ def test_rows_beyond_the_limit_of_a_run_are_deleted_soon_after(
     assert closed(shop) == 0
 
 
-def test_alarms_of_lost_agents_end_and_that_is_said(
+def test_alarms_of_lost_agents_end_with_a_notification(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []

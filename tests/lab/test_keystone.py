@@ -172,7 +172,7 @@ def test_roles_decide_and_keystones_ids_own_a_lease(town: Town) -> None:
     eventually(lambda: admin.leases.list() == [])
 
 
-def test_the_role_service_reports_what_it_saw_and_is_enough_to_look_at_tokens(town: Town) -> None:
+def test_the_role_service_reports_and_validates_tokens(town: Town) -> None:
     mine = town.token("nobody")
     assert town.call("GET", "/holdfast/v1/observations", mine).status_code == 200
     assert town.call("GET", "/holdfast/v1/observations", town.token("member")).status_code == 403

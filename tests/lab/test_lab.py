@@ -84,7 +84,7 @@ def test_a_reader_may_not_write(lab: Lab) -> None:
     compute.delete(f"/os-server-groups/{response.json()['server_group']['id']}")
 
 
-def test_a_server_boots_on_the_host_that_was_named_and_nova_tells(lab: Lab) -> None:
+def test_a_server_boots_on_the_named_host_and_nova_sends_a_notification(lab: Lab) -> None:
     host = lab.computes[-1]
     with lab.alone(host), notices(lab) as heard, server_on(lab, host) as server:
         assert (server.status, server.compute_host) == ("ACTIVE", host)

@@ -181,7 +181,7 @@ def test_a_killed_compute_is_found_within_one_interval_and_novas_own_time(
 
 @pytest.mark.outage
 @pytest.mark.slow("the broker is killed and takes its time to start")
-def test_when_the_broker_was_away_a_look_follows_at_once(home: Home, lab: Lab) -> None:
+def test_a_poll_follows_an_outage_of_the_broker_at_once(home: Home, lab: Lab) -> None:
     home.set(**{**LOOKING, "push": True, "poll_interval_s": 3600})
     eventually(lambda: home.listening() == 2)
     looked = at_rest(home)

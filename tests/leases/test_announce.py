@@ -312,7 +312,7 @@ def test_each_update_has_the_matching_event_types(
     assert " ".join(events_of(old, new, at)) == expected
 
 
-def test_a_change_of_health_alone_is_told_and_an_unchanged_one_is_not(shop: Shop) -> None:
+def test_a_change_of_health_is_announced_and_an_unchanged_health_is_not(shop: Shop) -> None:
     ear = Ear()
     town = Town(shop, ear)
     well, ill = lease(version=1), lease(version=1, degraded=True)

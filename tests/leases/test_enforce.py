@@ -331,7 +331,7 @@ def test_the_service_is_asked_with_the_context_and_each_reservations_own_hosts(
         ("<html>no</html>", "refused the request, without a reason"),
     ],
 )
-def test_a_refusal_of_the_service_reaches_the_caller_word_for_word(
+def test_the_caller_gets_the_refusal_of_the_service_verbatim(
     tmp_path: Path, service: Service, text: str, said: str
 ) -> None:
     service.answer = lambda handler: handler.say(403, text)
@@ -525,9 +525,7 @@ def test_each_filter_gets_the_end_once_although_another_fails(tmp_path: Path) ->
         assert context.status() == "done"
 
 
-def test_a_lease_that_was_over_already_is_not_told_of_again(
-    tmp_path: Path, service: Service
-) -> None:
+def test_an_ended_lease_is_not_reported_again(tmp_path: Path, service: Service) -> None:
     enforcement = asking(tmp_path, service)
     (told,) = enforcement.end_work(lease(), NOON)
     assert (told.subject, told.key) == ("enforce:l-1", "enforce_on_end/l-1")
@@ -537,7 +535,7 @@ def test_a_lease_that_was_over_already_is_not_told_of_again(
     assert enforcement.end_work(deleted, NOON) == ()
 
 
-def test_a_lease_lives_by_the_rules_and_its_end_is_told_once(
+def test_a_lease_follows_the_rules_and_its_end_is_reported_once(
     tmp_path: Path, service: Service
 ) -> None:
     enforcement = asking(tmp_path, service, max_leases=1)

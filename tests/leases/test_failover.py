@@ -82,7 +82,7 @@ def planned(resource: Any, wish: Wish, of: CapacitySnapshot) -> set[int]:
 # the rule
 
 
-def test_how_many_are_free_is_told_from_moment_to_moment() -> None:
+def test_the_number_of_free_hosts_is_computed_for_each_moment() -> None:
     busy = [[(1.0, 3.0), (2.0, 4.0)], [(3.0, 9.0)], [(-5.0, 1.0)]]
     assert free_over(4, busy, 0.0, 6.0) == [(0.0, 3), (1.0, 3), (3.0, 2), (4.0, 3)]
 

@@ -427,7 +427,7 @@ def test_late_resyncs_keep_the_interval(house: House, monkeypatch: pytest.Monkey
     assert reservation.id not in house.all_pools()
 
 
-def test_the_scheduler_is_told_without_an_audit_log(
+def test_pools_are_resynced_without_an_audit_log(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The audit log is for people: no job reads it."""

@@ -198,7 +198,7 @@ def test_beyond_the_horizon_a_lease_waits_for_the_host_to_return(house: House) -
     assert house.held(lease_id) != [[host]]
 
 
-def test_too_many_at_once_wait_for_an_operators_word(house: House) -> None:
+def test_a_mass_failure_waits_for_the_approval_of_an_operator(house: House) -> None:
     enrol(house, 5)
     lease_id = house.create(minutes=(60, 120))
     ((host,),) = house.held(lease_id)

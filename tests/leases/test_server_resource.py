@@ -111,7 +111,9 @@ def test_a_senseless_parameter_is_refused_by_field(bad: dict[str, Any], why: str
         validate({"server_id": "4f2c", **bad})
 
 
-def test_a_server_of_another_project_looks_like_none_at_all(cloud: House) -> None:
+def test_the_answer_for_another_projects_server_equals_that_for_a_missing_server(
+    cloud: House,
+) -> None:
     server = boot(cloud, project="beta")
     for nobodys in (server, "4ab11c5e-7bb4-4f0e-8b52-000000000000"):
         with pytest.raises(InvalidInput, match=f"your project has no server {nobodys}"):

@@ -237,7 +237,7 @@ def test_every_server_in_no_reservation_gets_a_lease_of_a_month(here: Site) -> N
         ('{"end": "2040-01-01 00:00", "x": "y"}', "makes no sense"),
     ],
 )
-def test_a_wish_that_is_over_or_senseless_is_said_once_and_dropped(
+def test_an_expired_or_invalid_hint_is_logged_once_and_dropped(
     here: Site, caplog: pytest.LogCaptureFixture, note: str, said: str
 ) -> None:
     here.boot("web", note=note)

@@ -358,7 +358,7 @@ def test_a_reservation_of_another_lease_or_another_type_is_refused(house: House)
 # races
 
 
-def test_an_update_beaten_to_the_row_looks_again(
+def test_an_update_that_lost_the_race_reads_the_lease_again(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.enrol("cmp-1")

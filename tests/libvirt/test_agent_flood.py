@@ -28,7 +28,7 @@ MOST_MB, MORE_MB = 200, 64
 
 @pytest.mark.slow("the agent and the API carry a thousand reports")
 @pytest.mark.timeout(600)
-def test_a_thousand_guests_that_die_at_once_are_told_once_each_in_bounded_memory(
+def test_a_thousand_simultaneous_deaths_are_reported_once_each_in_bounded_memory(
     tmp_path: Path,
 ) -> None:
     secret = tmp_path / "secret"

@@ -144,7 +144,7 @@ def starved(host: GuestHost, name: str) -> Iterator[None]:
         yield
 
 
-def test_a_guest_whose_processor_gets_no_time_is_told_of_and_not_touched(
+def test_a_guest_without_processor_time_is_noted_and_not_recovered(
     host: GuestHost, guests: Guests, site: Site
 ) -> None:
     starves = guests.begin("ah-starves")
@@ -183,7 +183,7 @@ def test_a_libvirtd_that_ends_is_restarted_and_its_guests_are_seen_again(
     assert "never-was" not in log
 
 
-def test_a_service_that_no_restart_brings_back_is_told_once_whatever_happens_to_the_agent(
+def test_a_service_that_no_restart_brings_back_is_reported_once_in_spite_of_kills_of_the_agent(
     site: Site,
 ) -> None:
     def told() -> list[str]:

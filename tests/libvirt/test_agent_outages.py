@@ -82,7 +82,7 @@ def died(host: GuestHost, name: str) -> None:
 # libvirtd
 
 
-def test_what_happens_while_libvirtd_is_dead_is_told_once_and_mended(
+def test_deaths_while_libvirtd_is_dead_are_reported_once_and_recovered(
     host: GuestHost, site: Site
 ) -> None:
     names = ("gap-killed", "gap-panics", "gap-off", "gap-well")
@@ -114,7 +114,7 @@ def test_what_happens_while_libvirtd_is_dead_is_told_once_and_mended(
         ]
 
 
-def test_what_happens_while_libvirtd_is_frozen_is_told_once_and_mended(
+def test_deaths_while_libvirtd_is_frozen_are_reported_once_and_recovered(
     host: GuestHost, site: Site
 ) -> None:
     with guests(host, site, "cold", "colder") as uuids:
@@ -263,7 +263,7 @@ def test_a_report_whose_sender_was_killed_before_it_heard_that_it_was_taken_is_o
 
 
 @pytest.mark.slow("the API is away for a while and is started again")
-def test_what_dies_while_the_api_is_away_is_told_once_when_it_is_back(
+def test_deaths_while_the_api_is_away_are_reported_once_afterwards(
     host: GuestHost, site: Site
 ) -> None:
     """The agent is killed meanwhile, with what it has to tell on disk."""

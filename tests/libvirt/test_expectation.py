@@ -250,7 +250,7 @@ def test_a_reading_needs_no_listener_and_is_not_held_up_by_a_qemu_that_hangs(
         psutil.Process(pid).resume()
 
 
-def test_a_daemon_that_is_away_or_frozen_has_no_guests_to_tell_of(
+def test_a_daemon_that_is_away_or_frozen_has_no_guest_list(
     host: GuestHost, driver: LibvirtGuests, tmp_path: Path
 ) -> None:
     nowhere = LibvirtGuests(f"qemu+unix:///session?socket={tmp_path / 'none'}", SystemClock())

@@ -56,7 +56,7 @@ def test_whose_guest_it_is_and_what_its_disks_are_called() -> None:
     }
 
 
-def test_what_is_said_to_us_counts_before_what_is_said_to_nova() -> None:
+def test_metadata_for_holdfast_counts_before_metadata_of_nova() -> None:
     ours = '<h:guest xmlns:h="urn:holdfast:guest" ha="yes" flavor="mine"/>'
     found = domain_xml.read_facts(DOMAIN.format(ours=ours)).metadata
     assert (found["ha"], found["flavor"], found["project"]) == ("yes", "mine", "p-1")
@@ -108,6 +108,6 @@ def test_the_words_are_those_of_the_library_that_is_here() -> None:
                 assert domain_xml.state(number, reason) in ((what, said), (what, str(reason)))
 
 
-def test_a_number_without_a_word_is_its_own() -> None:
+def test_an_unknown_number_is_shown_as_a_number() -> None:
     assert domain_xml.lifecycle(5, 77) == ("stopped", "77")
     assert domain_xml.state(99, 1) == ("99", "1")

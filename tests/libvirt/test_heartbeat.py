@@ -73,7 +73,7 @@ def test_as_long_as_nobody_wants_it_nothing_is_opened_that_could_write(host: Gue
 
 @pytest.mark.slow("libvirt itself takes five seconds to find that an agent does not answer")
 @pytest.mark.timeout(600)
-def test_a_guest_that_hangs_is_told_from_one_that_works_and_one_without_an_agent(
+def test_a_hung_guest_differs_from_a_working_guest_and_a_guest_without_an_agent(
     guests: GuestHost,
 ) -> None:
     heart = LibvirtHeartbeats(guests.url, SystemClock())
@@ -111,7 +111,7 @@ def test_a_guest_that_hangs_is_told_from_one_that_works_and_one_without_an_agent
     heart.close()
 
 
-def test_who_may_not_write_is_told_what_to_do() -> None:
+def test_missing_write_access_is_reported_with_the_next_step() -> None:
     import libvirt
 
     heart = LibvirtHeartbeats("test:///default", SystemClock())

@@ -61,7 +61,7 @@ def is_well(lab: Lab, name: str) -> None:
     eventually(so)
 
 
-def test_an_order_that_does_not_end_is_told_of_from_its_begin_until_it_does(lab: Lab) -> None:
+def test_a_command_that_hangs_is_reported_from_its_begin_to_its_end(lab: Lab) -> None:
     with lab.running(row("held", proxied=True)):
         domain = ready_copy(lab, "held")
         lab.host.spoil("held", "keep")
@@ -81,7 +81,7 @@ def test_an_order_that_does_not_end_is_told_of_from_its_begin_until_it_does(lab:
         assert lab.ear.verdicts("held", LONG) == []
 
 
-def test_each_of_six_qemus_that_hang_at_once_is_told_of_and_none_of_the_others(lab: Lab) -> None:
+def test_each_of_six_hanging_qemus_is_reported_and_no_other(lab: Lab) -> None:
     frozen = [f"ice-{number}" for number in range(6)]
     well = [f"warm-{number}" for number in range(4)]
     with lab.running(*(row(name) for name in (*frozen, *well))):

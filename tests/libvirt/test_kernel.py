@@ -80,7 +80,7 @@ def test_what_is_not_there_is_named_with_who_needs_it() -> None:
         loaded({"a": "b", "b": "a"}, "a")
 
 
-def test_a_module_without_a_word_of_its_own_needs_nobody() -> None:
+def test_a_module_without_dependencies_needs_no_other() -> None:
     assert kernel.needs(elf("virtio,virtio-ring")) == ["virtio", "virtio_ring"]
     assert kernel.needs(elf()) == []
     assert kernel.needs(elf("virtio", modinfo=False)) == []
@@ -122,9 +122,7 @@ def test_zstd_is_unpacked_where_somebody_can_and_missed_where_nobody_can() -> No
     assert kernel.unpacked(boots) == boots
 
 
-def test_who_lacks_what_unpacks_is_told_its_name(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_unpack_tool_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(kernel.CannotUnpack, match="apt-get install nothing-such"):
         kernel._by_program("nothing-such", b"")

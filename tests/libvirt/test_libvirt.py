@@ -108,7 +108,7 @@ def asked(host: GuestHost, name: str) -> Iterator[None]:
         one.result()
 
 
-def test_an_answer_that_an_end_cuts_off_is_nothing_to_tell_of(lab: Lab) -> None:
+def test_an_answer_cut_off_by_the_end_of_a_guest_is_no_event(lab: Lab) -> None:
     """libvirt takes it for an error of QEMU's, if the question comes in the right moment."""
     for number in range(TRIES):
         name = f"asked-{number}"

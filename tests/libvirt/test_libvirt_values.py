@@ -28,7 +28,7 @@ XML = """\
 </devices></domain>"""
 
 
-def test_the_xml_tells_size_disks_and_what_people_say_of_a_guest() -> None:
+def test_the_xml_has_size_disks_and_metadata_of_a_guest() -> None:
     seen = domain_xml.read_cloud_facts(XML)
     assert (seen.name, seen.vcpus, seen.memory_mb, seen.project) == ("web", 4, 2049, "red")
     assert seen.metadata == {
@@ -84,7 +84,7 @@ def test_an_xml_that_cannot_be_read_is_a_retryable_error_and_no_open_channel(xml
         ("paused", "99", "ERROR", None),
     ],
 )
-def test_a_state_has_one_word_in_the_cloud(
+def test_each_libvirt_state_has_a_single_cloud_state(
     state: str, reason: str, status: str, task: str | None
 ) -> None:
     assert domain_xml.server_status(state, reason) == (status, task)

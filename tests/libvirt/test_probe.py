@@ -129,7 +129,7 @@ def asked_of(host: Host, *names: str) -> None:
     eventually(lambda: all(one.asked for one in those))
 
 
-def test_each_of_many_that_hang_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_of_many_hung_guests_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     host = Host(20)
     frozen = [domain.name() for domain in host.domains[4:14]]
     host.freeze(*frozen)
@@ -142,7 +142,7 @@ def test_each_of_many_that_hang_is_told_of(caplog: pytest.LogCaptureFixture) -> 
     assert not caplog.records
 
 
-def test_more_than_can_be_asked_are_said_once_and_asked_when_others_are_gone(
+def test_guests_over_the_limit_are_logged_once_and_polled_when_others_are_gone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     host = Host(MOST_HANGING + 5)
@@ -176,7 +176,7 @@ def test_one_that_somebody_else_found_to_hang_needs_no_question_of_ours() -> Non
         assert stuck(host) == set(names)
 
 
-def test_one_that_hangs_is_not_said_to_answer_because_libvirtd_was_restarted() -> None:
+def test_a_restart_of_libvirtd_does_not_make_a_hung_guest_healthy() -> None:
     host = Host(2)
     host.freeze("g-00")
     with probing(host) as asked:

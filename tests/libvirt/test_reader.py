@@ -135,7 +135,7 @@ def test_an_error_of_a_disk_has_the_number_that_libvirt_gives_it() -> None:
 @pytest.mark.parametrize("recipient", ["hypervisor", "guest"])
 @pytest.mark.parametrize("action", ["ignore", "inject", "fatal", "reset"])
 @pytest.mark.parametrize("flags", ["", "ACTION_REQUIRED", "RECURSIVE"])
-def test_a_memory_failure_says_what_is_done_and_who_is_told(
+def test_a_memory_failure_has_its_action_and_its_recipient(
     recipient: str, action: str, flags: str
 ) -> None:
     """Through libvirt's own binding, which hands on its arguments in their order."""

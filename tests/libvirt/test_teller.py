@@ -24,7 +24,9 @@ def event(number: int) -> Event:
     return Event(f"u-{number}", "flood", "reboot", AT, detail=str(number))
 
 
-def test_thirty_thousand_things_at_once_are_bounded_in_memory_and_the_rest_is_said() -> None:
+def test_thirty_thousand_simultaneous_events_are_bounded_in_memory_and_the_loss_is_reported() -> (
+    None
+):
     go_on, full = threading.Event(), threading.Event()
     ear = Ear()
     teller = Dispatcher(ear, full.set, SystemClock())
@@ -65,7 +67,7 @@ def test_a_listener_that_fails_hears_the_next_thing(caplog: pytest.LogCaptureFix
     assert "RuntimeError: no" in caplog.text
 
 
-def test_nothing_is_told_after_it_was_closed() -> None:
+def test_a_closed_dispatcher_delivers_nothing() -> None:
     ear = Ear()
     teller = Dispatcher(ear, lambda: None, SystemClock())
     teller.start()

@@ -51,7 +51,7 @@ def proc(tmp_path: Path) -> Proc:
     return made
 
 
-def test_only_threads_that_are_processors_are_told_of(proc: Proc) -> None:
+def test_only_vcpu_threads_are_reported(proc: Proc) -> None:
     vcpus = QemuVcpus(str(proc.folder))
     assert vcpus.read() == [
         Vcpu(UUID, "web-1", 0, 52, 4, 7, wants=False),

@@ -43,7 +43,7 @@ def uuid(host: TapHost) -> Iterator[str]:
         domain.destroy()
 
 
-def test_a_real_guest_is_seen_by_whoever_looks(host: TapHost, uuid: str, tmp_path: Path) -> None:
+def test_sinks_send_the_values_of_a_real_guest(host: TapHost, uuid: str, tmp_path: Path) -> None:
     ear, port, clock, admin = Ear(), free_port(), SystemClock(), Admin()
     conf = configuration.load([], [])
     conf.set_override("statsd", f"127.0.0.1:{ear.port}", group="metric_sinks")

@@ -81,7 +81,7 @@ def ids(hosts: Sequence[Host]) -> list[int]:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(_LINE, min_size=2, max_size=6), _WINDOW)
-def test_few_hosts_and_many_are_told_the_same(
+def test_a_site_with_few_hosts_and_one_with_many_get_the_same_answer(
     lines: list[Line], window: tuple[float, float]
 ) -> None:
     snapshot = CapacitySnapshot({n: host(n) for n in range(len(lines))}, dict(enumerate(lines)))

@@ -432,7 +432,7 @@ matrix:
     assert (one.warning, actions(one)) == ("", {"u": NONE, "d": RECOVERY})
 
 
-def test_that_well_hosts_are_left_alone_need_not_be_said() -> None:
+def test_a_matrix_needs_no_rule_for_healthy_hosts() -> None:
     rows = MASAKARI.splitlines()
     del rows[3:5]
     ha_matrix = parse("\n".join(rows), NETWORKS)
@@ -535,7 +535,7 @@ def test_a_hostile_file_costs_little(text: str) -> None:
     assert time.process_time() - began < 3  # the slowest takes half a second
 
 
-def test_the_message_tells_the_first_problems_and_the_error_has_all() -> None:
+def test_the_message_names_the_first_problems_and_the_error_has_all() -> None:
     with pytest.raises(InvalidMatrix) as caught:
         parse("rules:\n" + "- {}\n" * 30 + "otherwise: none", NETWORKS, "matrix.yaml")
     error = caught.value

@@ -401,7 +401,7 @@ def test_an_unreachable_admin_socket_fails_the_check_only_when_lasting(
     assert expectation.do("stop").code == OK
 
 
-def test_a_client_that_dies_has_not_said_that_anything_is_wrong(
+def test_a_crash_of_the_client_is_no_failure_of_the_service(
     agent: Resource, expectation: Resource
 ) -> None:
     """Such as a Python that finds a module of ours no more: it ends with 1."""

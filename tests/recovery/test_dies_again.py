@@ -73,7 +73,7 @@ def test_a_host_that_beats_after_its_end_in_place_is_not_cut_for_what_monitors_s
     assert [one.status for one in incidents(house)] == ["recovered", "held"]
 
 
-def test_a_second_death_told_by_a_clock_that_is_behind_is_recovered(house: HealHouse) -> None:
+def test_a_second_death_with_a_date_of_a_late_clock_is_recovered(house: HealHouse) -> None:
     house.segment(*HOSTS)
     for _ in range(2):
         house.boot("web", HOST)
@@ -87,7 +87,7 @@ def test_a_second_death_told_by_a_clock_that_is_behind_is_recovered(house: HealH
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_a_guests_second_death_told_by_a_clock_that_is_behind_is_recovered(
+def test_a_guests_second_death_with_a_date_of_a_late_clock_is_recovered(
     house: HealHouse, dies: bool
 ) -> None:
     house.segment("cmp-1", "cmp-2")

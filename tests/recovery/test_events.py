@@ -14,7 +14,7 @@ from tests.recovery.house import HealHouse
 from tests.simclock import EPOCH
 
 
-def test_opened_held_escalated_and_recovered_are_told_once_each(house: HealHouse) -> None:
+def test_opened_held_escalated_and_recovered_are_published_once_each(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2", "cmp-3", "cmp-4")
     house.boot("web", "cmp-1")
     house.m.store.switches.pause("", "ann", "wait", None)
@@ -50,7 +50,7 @@ def events(ear: Ear) -> list[str]:
     return [one.event_type for one in ear.heard]
 
 
-def test_an_operators_abort_and_retry_are_told_in_their_order(house: HealHouse) -> None:
+def test_an_operators_abort_and_retry_are_published_in_order(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2", "cmp-3", "cmp-4")
     house.boot("web", "cmp-1")
     house.m.store.switches.pause("", "ann", "wait", None)
@@ -147,7 +147,7 @@ def test_a_report_is_published_on_the_bus_from_arrival_to_end(house: HealHouse) 
     assert "id" not in first
 
 
-def test_a_host_that_recovery_takes_out_of_use_is_told_on_the_bus(house: HealHouse) -> None:
+def test_a_host_on_maintenance_by_recovery_is_published_on_the_bus(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2", "cmp-3")
     bus = house.listen()
     house.sim.cut_host("cmp-1")

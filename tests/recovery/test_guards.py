@@ -87,7 +87,7 @@ def test_a_pause_lets_running_recoveries_end_and_starts_no_more(
     assert house.incident(report).status == "recovered"
 
 
-def test_a_silence_says_no_for_good(house: HealHouse) -> None:
+def test_a_maintenance_window_denies_recovery_for_good(house: HealHouse) -> None:
     house.segment(*HOSTS)
     silence = {
         "matcher": {"host": "cmp-1"},
@@ -171,7 +171,7 @@ def test_all_thresholds_change_while_running() -> None:
     assert [option.dest for option in options.OPTS if not option.mutable] == []
 
 
-def test_a_threshold_that_changes_while_it_is_held_is_gone_by_at_the_next_look(
+def test_a_changed_threshold_applies_to_a_held_incident_at_the_next_pass(
     house: HealHouse,
 ) -> None:
     house.segment(*HOSTS)

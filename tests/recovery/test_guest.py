@@ -267,7 +267,7 @@ def test_while_a_server_migrates_a_report_waits_and_counts_where_the_server_ends
     assert house.sim.running(server) == ["cmp-2"]
 
 
-def test_a_server_that_moves_away_after_the_guards_said_yes_is_not_stopped(
+def test_a_server_that_moves_away_after_the_guards_is_not_stopped(
     house: HealHouse,
 ) -> None:
     house.segment("cmp-1", "cmp-2")

@@ -105,7 +105,9 @@ def test_a_watchdogs_time_is_evidence(house: HealHouse) -> None:
     assert plain(house.incident(report).details)["evidence"]["kind"] == "watchdog"
 
 
-def test_a_monitors_word_counts_only_where_the_segment_trusts_it(house: HealHouse) -> None:
+def test_the_report_of_a_monitor_counts_only_if_the_segment_trusts_monitors(
+    house: HealHouse,
+) -> None:
     house.segment(*HOSTS, trust_host_status=True)
     house.unfenced.update(HOSTS)
     house.boot("web", "cmp-1")

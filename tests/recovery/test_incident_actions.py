@@ -228,7 +228,9 @@ def test_a_guest_that_could_not_be_restarted_is_tried_again_from_the_start(
     assert house.server(server)["status"] == "ACTIVE"
 
 
-def test_the_word_that_a_host_is_off_is_for_open_incidents_of_hosts(house: HealHouse) -> None:
+def test_the_confirmation_that_a_host_is_off_needs_an_open_incident_of_a_host(
+    house: HealHouse,
+) -> None:
     house.segment(*HOSTS)
     house.recovery.restart_all = True
     house.m.store.switches.pause("", "ann", "wait", None)

@@ -107,7 +107,7 @@ def test_agent_expectation_and_nova_about_one_death_are_one_incident_in_every_or
     assert theirs == {incident.id}
 
 
-def test_news_that_comes_when_the_agents_word_was_enough_changes_nothing(house: HealHouse) -> None:
+def test_a_notification_after_the_report_of_the_agent_changes_nothing(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
     server, agent = ha(house), Agent(house, "cmp-1")
     fails(house, OFF, server)
@@ -120,7 +120,7 @@ def test_news_that_comes_when_the_agents_word_was_enough_changes_nothing(house: 
 
 
 @pytest.mark.parametrize("what", [FAILED, CRASHED, OFF])
-def test_a_server_that_runs_again_when_the_news_comes_is_left_alone(
+def test_a_server_that_runs_again_at_the_notification_is_left_alone(
     house: HealHouse, what: str
 ) -> None:
     house.segment("cmp-1", "cmp-2")

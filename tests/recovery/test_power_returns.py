@@ -356,7 +356,7 @@ def test_a_fenced_host_whose_power_cannot_be_read_is_not_cut_again(house: HealHo
     assert {house.server(one)["host"] for one in own} == {"cmp-2"}
 
 
-def test_an_operators_word_against_a_fence_that_reads_on_does_not_count(house: HealHouse) -> None:
+def test_a_confirmation_against_a_fence_that_reads_on_does_not_count(house: HealHouse) -> None:
     house.segment(DEAD, "cmp-2")
     house.boot("web", DEAD)
     house.m.store.switches.pause("", "ann", "wait", None)

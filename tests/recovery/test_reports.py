@@ -15,7 +15,9 @@ def recovered(house: HealHouse, report: str, minutes: float = 2) -> None:
     house.check_unlocked()
 
 
-def test_nova_is_told_at_once_and_recovery_does_not_wait_for_its_timeout(house: HealHouse) -> None:
+def test_the_host_is_forced_down_at_once_and_recovery_does_not_wait_for_nova(
+    house: HealHouse,
+) -> None:
     house.segment(*HOSTS)
     house.sim.change(service_down_s=600.0)
     house.boot("web", "cmp-1")

@@ -14,7 +14,7 @@ from tests.recovery.fleet import Fleet
 SERVERS, AT_ONCE = 60, 32
 
 
-def test_sixty_servers_leave_a_dead_host_side_by_side_and_share_their_looks(
+def test_sixty_servers_leave_a_dead_host_in_parallel_and_share_their_polls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

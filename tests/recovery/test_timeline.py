@@ -59,7 +59,7 @@ def test_the_story_needs_no_audit_log_and_no_sentence(house: HealHouse) -> None:
     assert kinds == [event.kind for event in events(view(after), [])]
 
 
-def test_a_step_with_nothing_to_do_is_skipped_and_not_told(house: HealHouse) -> None:
+def test_a_step_with_nothing_to_do_is_skipped_and_not_explained(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
     server = ha(house)
     house.sim.crash_server(server)
