@@ -142,7 +142,9 @@ def test_a_recording_shows_how_alarms_would_have_changed(
         ("pending", "firing"),
         ("firing", "ok"),
     ]
-    told = json.loads(holdfast("rule", "test", str(file), recording, "--told", "-f", "json").out)
+    told = json.loads(
+        holdfast("rule", "test", str(file), recording, "--notifications", "-f", "json").out
+    )
     assert [one["event"] for one in told] == ["raised", "cleared"]
     file.write_text(BUSY.replace("> 95%", "much"))
     bad = holdfast("rule", "test", str(file), recording)
@@ -163,7 +165,7 @@ def test_rules_are_tried_on_the_last_hour_of_a_host(ask: Any, site: str, tmp_pat
         ("web-1", "pending"),
         ("web-1", "firing"),
     ]
-    assert "neither" in ask(*words, "--told", code=1)
+    assert "neither" in ask(*words, "--notifications", code=1)
 
 
 def test_a_recording_that_cannot_be_read_is_refused_with_its_line(

@@ -234,7 +234,7 @@ def test_a_caller_that_waited_for_a_failed_refresh_refreshes_itself(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enrol(store, "one")
-    keeper = store.ledger._keeper
+    keeper = store.ledger._cache
     looks = keeper._refresh
 
     def fails(sure: bool) -> None:

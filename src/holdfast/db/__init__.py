@@ -30,7 +30,7 @@ from holdfast.runtime.clock import Clock
 
 
 class SqlLedger(LeaseStore, HostStore, FloatingIpStore, RepairStore):
-    """The SQL implementation of `ports.ledger.Ledger`."""
+    """Leases, hosts, addresses and repairs; package `leases` calls the class `Ledger`."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)

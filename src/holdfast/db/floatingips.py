@@ -28,14 +28,17 @@ class FloatingIpStore:
     # reads
 
     def floatingips(self, network_id: str | None = None) -> Sequence[FloatingIp]:
+        """Return the reservable floating IPs, of a network or of all networks."""
         with self._db.read() as conn:
             return _load(conn, *([] if network_id is None else [f.network_id == network_id]))
 
     def floatingip(self, floatingip_id: str) -> FloatingIp:
+        """Return a floating IP; NotFound."""
         with self._db.read() as conn:
             return _one(conn, floatingip_id)
 
     def thing_holds(self, keys: Collection[str], window: Window) -> Sequence[tuple[str, Window]]:
+        """Return the holds of these lockable resources that overlap the window."""
         held: list[tuple[str, Window]] = []
         with self._db.read() as conn:
             for some in portions(keys):
@@ -46,6 +49,7 @@ class FloatingIpStore:
         return held
 
     def things_not_given_back(self, keys: Collection[str], *, besides: str) -> Collection[str]:
+        """Return names of ended leases that have not returned these lockable resources yet."""
         late: set[str] = set()
         with self._db.read() as conn:
             for some in portions(keys):
@@ -56,6 +60,8 @@ class FloatingIpStore:
     # writes
 
     def enrol_floatingip(self, wanted: FloatingIp) -> None:
+        """Enrol a floating IP; Conflict if the address is enrolled."""
+
         def action(conn: Connection) -> None:
             lock_resource(conn, wanted.thing)
             if _load(conn, f.id == wanted.id):
@@ -69,6 +75,8 @@ class FloatingIpStore:
         self._db.retry(action)
 
     def withdraw_floatingip(self, floatingip_id: str) -> None:
+        """Withdraw a floating IP; NotFound, or Conflict while a lease holds or will hold it."""
+
         def action(conn: Connection) -> None:
             floating_ip = _one(conn, floatingip_id)
             lock_resource(conn, floating_ip.thing)

@@ -46,6 +46,7 @@ class HostStore:
     # reads
 
     def host(self, ref: str) -> Host:
+        """Return an enrolled host by id, uuid or name; NotFound."""
         with self._db.read() as conn:
             hosts = load(conn, h.enrolled.is_(True), named(ref))
         if len(hosts) > 1:
@@ -56,6 +57,7 @@ class HostStore:
         return hosts[0]
 
     def enrolled(self, *, after: int = 0, most: int | None = None) -> Sequence[Host]:
+        """Return enrolled hosts by id: all, or at most `most` hosts after id `after`."""
         with self._db.read() as conn:
             return load(conn, h.enrolled.is_(True), h.id > after, most=most)
 
@@ -66,9 +68,15 @@ class HostStore:
             return {own: Size(*amounts) for own, *amounts in conn.execute(query)}
 
     def capacity(self, *, sure: bool = False) -> CapacitySnapshot:
+        """Return a capacity snapshot: reservable hosts and their holds, for planning.
+
+        The snapshot can miss the commit of a writer that was frozen for long. `sure` reads
+        every host, so that the manager never refuses a lease because of outdated data.
+        """
         return self._cache.snapshot(sure=sure)
 
     def busy_things(self, keys: Collection[str], window: Window, *, besides: str) -> set[str]:
+        """Return the lockable resources that a lease other than `besides` holds in the window."""
         busy: set[str] = set()
         with self._db.read() as conn:
             for some in portions(keys):
@@ -82,6 +90,7 @@ class HostStore:
         return busy
 
     def known_things(self, keys: Collection[str]) -> set[str]:
+        """Return the lockable resources that were ever booked, also by a lease that is deleted."""
         known: set[str] = set()
         with self._db.read() as conn:
             for some in portions(keys):
@@ -98,6 +107,7 @@ class HostStore:
         besides: str = "",
         most: int = 10,
     ) -> Sequence[Obstacle]:
+        """Return leases other than `besides` that hold these hosts in the window, by end time."""
         rows_of: list[Any] = []
         with self._db.read() as conn:
             for some in portions(hosts):
@@ -118,6 +128,7 @@ class HostStore:
         ]
 
     def late_hosts(self) -> set[int]:
+        """Return hosts of leases whose end or deletion is due and not done."""
         with self._db.read() as conn:
             now = self._db.now(conn)
             bound = {"now": now, "soon": now + _LOOKED_AT_WITHIN}
@@ -126,6 +137,11 @@ class HostStore:
     def not_given_back(
         self, ids: Collection[int], *, besides: str, whole: bool = False
     ) -> Collection[str]:
+        """Return, in words, the ended leases that have not returned these hosts yet.
+
+        With `whole` only leases that held whole hosts. The result also names those of these
+        hosts that are on their way back.
+        """
         query = _NOT_GIVEN_BACK_WHOLE if whole else _NOT_GIVEN_BACK
         with self._db.read() as conn:
             bound = {"ids": list(ids), "now": self._db.now(conn), "besides": besides}
@@ -187,6 +203,7 @@ class HostStore:
             return conn.execute(query).mappings().all()
 
     def private_properties(self) -> frozenset[str]:
+        """Return the names of the properties of hosts that only administrators may see."""
         query = sa.select(properties.c.name).where(
             properties.c.resource_type == HOST, properties.c.private.is_(True)
         )
@@ -266,6 +283,11 @@ class HostStore:
         return self._db.retry(action)
 
     def describe(self, host_id: int, extras: Mapping[str, str | None]) -> None:
+        """Set extra capabilities and remove those set to None.
+
+        Conflict if a capability is in use.
+        """
+
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
             lock_hosts(conn, [host_id], now)
@@ -299,6 +321,8 @@ class HostStore:
         self._db.retry(action)
 
     def withdraw(self, host_id: int, work: Work) -> None:
+        """Remove a host from reservation; HostInUse while a lease holds or will hold the host."""
+
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
             lock_hosts(conn, [host_id], now)

@@ -367,6 +367,7 @@ class LeaseStore:
             return stamps, full
 
     def pool_changes(self, since: datetime) -> Mapping[str, datetime]:
+        """Return the pools changed since then, and when: by reservation id, '' for hosts."""
         with self._db.read() as conn:
             changes = {name: at for name, at in conn.execute(_NEWS, {"since": since})}
             at = conn.execute(_NEWS_OF_HOSTS, {"since": since}).scalar_one()
@@ -377,6 +378,12 @@ class LeaseStore:
     def book(
         self, lease: Lease, work: Work, *, limits: Limits | None = None, wait_for_lock: bool = True
     ) -> None:
+        """Write a new lease with its allocations and its work; QuotaExceeded.
+
+        Without `wait_for_lock` the call raises StaleWrite if another booking has locked a host,
+        instead of waiting for the lock.
+        """
+
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
             hold(conn, [(None, lease)], now, wait_for_lock=wait_for_lock)
@@ -416,6 +423,12 @@ class LeaseStore:
         may_use_spares: bool = False,
         is_repair: bool = False,
     ) -> Lease:
+        """Write the step of a lease from `old` to `new`.
+
+        With a claim the write is refused unless the claim is still valid. With `may_use_spares` the
+        step may use hosts that segments keep free for host failures. With `is_repair` the audit
+        line `say` is marked as a repair.
+        """
         if claim is not None and limits is None and self._db.dialect == "postgresql":
             saved = self._save_state(old, new, work, claim, say, is_repair)
             if saved is not None:
@@ -457,6 +470,10 @@ class LeaseStore:
         return replace(new, version=old.version + 1, updated_at=now)
 
     def save_many(self, steps: Sequence[Change]) -> None:
+        """Write all steps in a single transaction, or none: StaleWrite.
+
+        Repair uses this call: neither quotas nor the hosts that segments keep free limit it.
+        """
         with self._db.write() as conn:
             now = self._db.now(conn)
             pairs: list[Step] = [(change.old, change.new) for change in steps]
@@ -473,10 +490,12 @@ class LeaseStore:
             audit.write_many(conn, now, lines, audit.REPAIR)
 
     def foresee(self, old: Lease | None, new: Lease, limits: Limits) -> None:
+        """Raise QuotaExceeded if writing this step would exceed the project's quota."""
         with self._db.read() as conn:
             booking.foresee(conn, limits, self._db.now(conn), old=old, new=new)
 
     def erase(self, lease: Lease, *, claim: Claim, say: str, work: Work | None = None) -> None:
+        """Delete a lease and all its allocations; the audit log keeps its history."""
         with self._db.write() as conn:
             now = self._db.now(conn)
             if conn.dialect.name != "sqlite":  # in the lock order of `save`

@@ -167,11 +167,13 @@ class OperationStore:
         self._db = database
 
     def now(self) -> datetime:
+        """Return the database's time: the clock shared by all managers."""
         return self._db.now()
 
     def claim_due(
         self, owner: str, limit: int, ttl: timedelta, kinds: Collection[str]
     ) -> Sequence[Operation]:
+        """Claim up to `limit` due operations of these kinds, oldest first."""
         if limit <= 0:
             return []
         if self._db.dialect != "postgresql" and not self._any_due(kinds):
@@ -202,12 +204,22 @@ class OperationStore:
             return first is not None and first <= self._db.now(conn)
 
     def next_due(self, after: datetime | None = None) -> datetime | None:
+        """Return the earliest time at which an open operation is due, later than `after`.
+
+        Without `after`: later than now.
+        """
         with self._db.read() as conn:
             bound = {"after": after or self._db.now(conn)}
             when: datetime | None = conn.execute(_NEXT_LOOK, bound).scalar_one()
             return when
 
     def correct_future(self, ttl: timedelta) -> int:
+        """Make work due now that a clock ahead of time put off; return the number of rows.
+
+        Claims that end later than `ttl` from now end then. Work with a date of its own (start
+        and end of a lease) keeps the date.
+        """
+
         def action(conn: Connection) -> int:
             now = self._db.now(conn)
             bound = {"now": now, "until": now + ttl, "later": now + 2 * ttl}
@@ -224,9 +236,11 @@ class OperationStore:
         return self._db.retry(action) if is_ahead else 0
 
     def renew(self, claim: Claim, ttl: timedelta) -> None:
+        """Extend the claim by `ttl`; ClaimLost if another owner has the claim."""
         self._db.retry(lambda conn: self._keep(conn, claim, ttl), single=True)
 
     def renew_many(self, claims: Sequence[Claim], ttl: timedelta) -> set[str]:
+        """Extend several claims of the same owner; return the ids still owned."""
         epochs = {claim.operation_id: claim.epoch for claim in claims}
         kept: set[str] = set()
         for ids in portions(sorted(epochs)):
@@ -255,6 +269,8 @@ class OperationStore:
     def step_done(
         self, claim: Claim, position: int, name: str, sentence: str, ttl: timedelta
     ) -> None:
+        """Record a finished step and renew the claim in a single transaction."""
+
         def action(conn: Connection) -> None:
             # The sentence of the wait belongs to this step; the next step has none yet.
             now = self._keep(conn, claim, ttl, sentence="")
@@ -282,6 +298,12 @@ class OperationStore:
         *,
         due_at: datetime | None = None,
     ) -> None:
+        """Release the claim and retry at `next_try_at`; `failures` adds to the attempts.
+
+        With the `due_at` that was claimed: retry at once if another request moved `due_at`
+        since.
+        """
+
         def action(conn: Connection) -> None:
             values = {
                 "status": status,
@@ -299,6 +321,8 @@ class OperationStore:
         self._db.retry(action, single=True)
 
     def finish(self, claim: Claim, status: str, sentence: str) -> bool:
+        """Close the operation as done or error; tell whether the subject's next is due."""
+
         def action(conn: Connection) -> bool:
             now = self._db.now(conn)
             values = {

@@ -89,10 +89,19 @@ class RepairStore:
         self._db = database
 
     def needs_repair(self) -> bool:
+        """Tell whether there is work for repair.
+
+        True if an enrolled host has failed or is on its way back, or a live reservation misses
+        resources.
+        """
         with self._db.read() as conn:
             return any(conn.execute(query.limit(1)).first() for query in (_FAILED, _MISSING))
 
     def leases_on(self, host_ids: Collection[int], *, flagged: bool = False) -> Sequence[Lease]:
+        """Return pending and running leases that hold any of the hosts now or later.
+
+        With `flagged` also leases that miss resources.
+        """
         with self._db.read() as conn:
             now = self._db.now(conn)
             ids: set[str] = set()
@@ -103,11 +112,13 @@ class RepairStore:
             return [lease for some in portions(sorted(ids)) for lease in _leases(conn, some)]
 
     def holders(self, host_id: int) -> Mapping[str, bool]:
+        """Return ids of the reservations that hold the host now; True for the whole host."""
         with self._db.read() as conn:
             bound = {"host": host_id, "now": self._db.now(conn)}
             return {name: bool(whole) for name, whole in conn.execute(_HOLDERS, bound)}
 
     def rightful(self, kinds: Collection[str]) -> Rightful:
+        """Return the expected aggregates, with reservations of these resource types only."""
         with self._db.read() as conn:
             bound = {"now": self._db.now(conn)}
             busy = set(conn.execute(_UNDER_WAY, bound).scalars())
@@ -131,12 +142,16 @@ class RepairStore:
         )
 
     def note(self, subject: str, sentence: str) -> None:
+        """Write a sentence to the audit log that belongs to no other change."""
+
         def action(conn: Connection) -> None:
             audit.write(conn, self._db.now(conn), subject, None, sentence)
 
         self._db.retry(action)
 
     def keep_back(self, host_id: int, work: Work) -> None:
+        """Block a failed host for bookings until `work` returns the host."""
+
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
             kept = conn.execute(
@@ -159,12 +174,19 @@ class RepairStore:
         self._db.retry(action)
 
     def arm(self, operation: Operation) -> None:
+        """Make the single row of a periodic job due.
+
+        A manager that runs the job now is not disturbed.
+        """
+
         def action(conn: Connection) -> None:
             reschedule_now(conn, operation, self._db.now(conn))
 
         self._db.retry(action)
 
     def expedite(self, key: str) -> None:
+        """Make waiting open work due now; do nothing if there is none."""
+
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
             resting = o.key == key, o.is_open.is_(True), o.status != RUNNING, o.next_try_at > now
@@ -173,6 +195,12 @@ class RepairStore:
         self._db.retry(action)
 
     def approve(self, what: str, author: str, reason: str, until: datetime) -> None:
+        """Record an operator's approval that lifts a hold.
+
+        `scope` is a kind of work (`repair`), or that kind in one failure domain
+        (`repair:rack-a`).
+        """
+
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
             scope = _scope(what)
@@ -194,6 +222,7 @@ class RepairStore:
         self._db.retry(action)
 
     def approved(self, kind: str) -> Collection[str]:
+        """Return the failure domains where the hold of this work is lifted; "" stands for all."""
         scope = _scope(kind)
         query = sa.select(pauses.c.scope).where(
             sa.or_(

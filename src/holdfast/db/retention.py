@@ -42,13 +42,19 @@ class TidyStore:
 
     def operations(self, before: datetime, most: int) -> int:
         # Checked again in the delete: work re-armed meanwhile stays.
+        """Delete up to `most` operations that ended before `before`; return the number deleted.
+
+        Operations of a lease that still exists stay.
+        """
         still = o.is_open.is_(False), o.updated_at < before
         return self._remove(_OLD_OPERATIONS, operations, before, most, *still)
 
     def audit(self, before: datetime, most: int) -> int:
+        """Delete up to `most` audit sentences older than `before`; return the number deleted."""
         return self._remove(_OLD_AUDIT, audit, before, most)
 
     def samples(self, before: datetime, most: int) -> int:
+        """Delete the metrics of up to `most` hosts not requested since then; return the number."""
         old = samples.c.wanted_until < before
         with self._db.read() as conn:
             hosts = conn.execute(sa.select(samples.c.host).where(old).limit(most)).scalars().all()
@@ -62,9 +68,18 @@ class TidyStore:
         return self._db.retry(action)
 
     def alarms(self, before: datetime, most: int) -> int:
+        """End up to `most` firing alarms of agents not heard since `before`; return the number.
+
+        Retention deletes the rows of ended alarms later.
+        """
         return end_orphans(self._db, before, most)
 
     def reports(self, before: datetime, most: int) -> int:
+        """Delete up to `most` notifications ended before `before`; return the number deleted.
+
+        With the last notification of an incident the incident, its verdicts and its moves are
+        deleted.
+        """
         ended = n.status.in_(["finished", "ignored", "failed", "error"]), n.updated_at < before
         query = sa.select(n.uuid, n.incident_id).where(*ended, ~_is_open(n.incident_id))
         query = query.limit(most)
@@ -82,6 +97,11 @@ class TidyStore:
         return self._db.retry(action)
 
     def observations(self, before: datetime, most: int) -> int:
+        """Delete up to `most` observations older than `before`; return the number deleted.
+
+        Observations of an open incident and of a host whose votes are being counted stay. With
+        the last observation of an incident the incident is deleted, as in `reports`.
+        """
         counting = o.key == sa.literal("host_votes/").concat(sa.func.substr(b.subject, 6))
         query = sa.select(b.id, b.incident_id).where(
             b.created_at < before,
