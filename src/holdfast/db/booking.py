@@ -372,7 +372,7 @@ def _place(allocation: Allocation) -> tuple[int | None, str | None]:
 
 
 def _covers(was: Allocation, now: Allocation) -> bool:
-    as_long = was.held.start <= now.held.start and now.held.end <= was.held.end
+    as_long = was.held.contains(now.held)
     if was.slots is None or now.slots is None:
         return as_long and was.slots == now.slots
     fewer = all(amount <= was.takes.get(name, 0) for name, amount in now.takes.items())

@@ -435,7 +435,7 @@ class Drafts:
         held = update.held(reservation, self._context.cleaning())
         had = reservation.allocations
         cut = tuple(replace(a, held=update.kept(a, held)) for a in had)
-        fits = all(_within(now.held, was.held) for now, was in zip(cut, had, strict=True))
+        fits = all(was.held.contains(now.held) for now, was in zip(cut, had, strict=True))
         if fits and spec == reservation.spec:  # shorter or the same: nothing to plan
             return replace(reservation, allocations=cut)
         window = Window(max(held.start, update.now), held.end)
@@ -559,10 +559,6 @@ class Drafts:
 
     def _before_end_default(self) -> timedelta:
         return timedelta(minutes=self._context.settings.minutes_before_end_lease)
-
-
-def _within(inner: Window, outer: Window) -> bool:
-    return outer.start <= inner.start and inner.end <= outer.end
 
 
 def _things(allocations: Iterable[Allocation]) -> frozenset[str]:

@@ -24,6 +24,12 @@ class Window:
     start: datetime
     end: datetime
 
+    def contains(self, other: "Window") -> bool:
+        return self.start <= other.start and other.end <= self.end
+
+    def overlaps(self, other: "Window") -> bool:
+        return self.start < other.end and other.start < self.end
+
 
 @dataclass(frozen=True)
 class Allocation:

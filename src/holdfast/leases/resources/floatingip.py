@@ -92,7 +92,7 @@ class FloatingIpResource(BaseResource):
         openings: list[Opening] = []
         for start in moments(wish.held.start, until, holds):
             window = Window(start, start + length)
-            busy = {key for key, held in holds if _meet(held, window)}
+            busy = {key for key, held in holds if held.overlaps(window)}
             free = [floating_ip for floating_ip in enrolled if floating_ip.thing not in busy]
             if len(free) >= wish.spec["amount"] and _all_there(wish.spec, free):
                 openings.append(Opening(window, len(free)))
@@ -182,10 +182,6 @@ def moments(
 ) -> list[datetime]:
     """List the times at which more addresses may be free: the start, and each end of a hold."""
     return [start, *sorted({window.end for _, window in holds if start < window.end <= until})]
-
-
-def _meet(window: Window, other: Window) -> bool:
-    return window.start < other.end and other.start < window.end
 
 
 def _all_there(spec: Mapping[str, Any], free: Sequence[FloatingIp]) -> bool:

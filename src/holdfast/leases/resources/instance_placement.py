@@ -152,7 +152,7 @@ class SlotCapacity:
         names = []
         for allocation in self.request.kept:
             host = self._snapshot.hosts.get(allocation.host_id or 0)
-            if _within(self.request.held, allocation.held):
+            if allocation.held.contains(self.request.held):
                 continue  # already held for that time
             if host is None or self.room(host) < (allocation.slots or 0):
                 names.append(host.name if host else allocation.host or "one of its hosts")
@@ -334,10 +334,6 @@ def _kept(slots: SlotCapacity) -> dict[int, int]:
 
 def _as_it_is(request: SlotsRequest) -> dict[int, int]:
     return {a.host_id: a.slots or 0 for a in request.kept if a.host_id is not None}
-
-
-def _within(inner: Window, outer: Window) -> bool:
-    return outer.start <= inner.start and inner.end <= outer.end
 
 
 # Openings for slots: a result is an offer, not a promise.
