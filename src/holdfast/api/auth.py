@@ -683,7 +683,7 @@ class Keystone:
     def turn(self) -> Iterator[None]:
         """Hold a slot for a request to Keystone; Unavailable if none is free within `_TURN_S`."""
         if not self._asking.acquire(timeout=_TURN_S):
-            raise Unavailable("Keystone is slow to check the token, try again")
+            raise Unavailable("Keystone is slow to say who you are, try again")
         try:
             yield
         finally:

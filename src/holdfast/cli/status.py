@@ -75,11 +75,11 @@ def _authentication(conf: cfg.ConfigOpts) -> Finding:
     service.check_bind(conf, conf.api.host)
     service.check_auth(conf)
     if conf.auth_strategy == "noauth":
-        return WARNING, "noauth: every user of this machine is an admin"
+        return WARNING, "noauth: everybody on this machine is an admin"
     if conf.auth_strategy == "http_basic":
         for path in (conf.auth.htpasswd_file, conf.auth.users_file):
             if os.stat(path).st_mode & 0o007:
-                return WARNING, f"{path} is readable by every user: chmod 640"
+                return WARNING, f"{path} can be read by everybody: chmod 640"
     return OK, conf.auth_strategy
 
 

@@ -277,7 +277,12 @@ class IncidentStore:
     def dead_guests(self, incident_id: str) -> set[str]:
         mine = sa.select(n.payload).where(n.incident_id == incident_id, n.type == model.VM)
         with self._db.read() as conn:
-            return {payload.get("instance_uuid", "") for payload in conn.execute(mine).scalars()}
+            return {said.get("instance_uuid", "") for said in conn.execute(mine).scalars()}
+
+    def is_reported(self, incident_id: str) -> bool:
+        mine = n.incident_id == incident_id, n.type == model.COMPUTE_HOST
+        with self._db.read() as conn:
+            return conn.execute(sa.select(n.id).where(*mine).limit(1)).first() is not None
 
     def failure_reports(self, incident: Incident) -> Sequence[FailureReport]:
         type_ = model.COMPUTE_HOST if incident.kind == model.HOST else model.PROCESS_REPORT

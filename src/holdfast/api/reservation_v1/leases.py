@@ -481,6 +481,8 @@ def _previewed(request: Request, preview: Preview | None) -> Response:
     A client that requests a dry run knows these fields.
     """
     if preview is None:
-        raise Unavailable("dry_run: the manager is older and has no dry run: check the lease")
+        raise Unavailable(
+            "dry_run: the manager that answered knows none, being older: look what it did"
+        )
     shown = _Writer(request).view((preview.lease, ()), whole=True)
     return Response({"lease": shown, "dry_run": True})
