@@ -144,8 +144,8 @@ def _due_again(conn: Connection, row: Any, now: datetime) -> None:
     """Make put-off work due now; not before its date, nor during a call of its subject."""
     due = row.due_at if row.kind in _DATED else min(row.due_at, now)
     first = max(due, busy_until(conn, row.subject, now) or now, now)
-    corrected = sa.update(operations).where(o.id == row.id)
-    conn.execute(corrected.values(due_at=due, next_try_at=first, updated_at=now))
+    mended = sa.update(operations).where(o.id == row.id)
+    conn.execute(mended.values(due_at=due, next_try_at=first, updated_at=now))
 
 
 def busy_until(conn: Connection, subject: str, now: datetime) -> datetime | None:
@@ -213,7 +213,7 @@ class OperationStore:
             when: datetime | None = conn.execute(_NEXT_LOOK, bound).scalar_one()
             return when
 
-    def correct_future(self, ttl: timedelta) -> int:
+    def mend_future(self, ttl: timedelta) -> int:
         """Make work due now that a clock ahead of time put off; return the number of rows.
 
         Claims that end later than `ttl` from now end then. Work with a date of its own (start

@@ -302,8 +302,8 @@ def _why(error: Exception) -> str:
 #: Operations in the first claim, and the most in a claim. While more are due, each claim
 #: doubles. So managers share a burst, and thousands of operations cost few queries.
 FIRST, MOST = 100, 800
-#: A clock that goes back by more than this was ahead; seconds until the rows are corrected again.
-WENT_BACK_S, CORRECT_AGAIN_S = 30.0, 60.0
+#: A clock that goes back by more than this was ahead; seconds until the rows are mended again.
+WENT_BACK_S, MEND_AGAIN_S = 30.0, 60.0
 #: Pause between two cycles: operations that become due or are handed back meanwhile are claimed
 #: together.
 BREATH_S = 0.02
@@ -320,7 +320,7 @@ class Loop:
         self._clock = clock
         self._pace = pace
         self._offset = math.inf  # of the database's clock from the monotonic clock
-        self._corrections: list[float] = []  # monotonic times
+        self._mends: list[float] = []  # monotonic times
         self._worker = Worker(
             "looking for due work",
             clock,
@@ -348,7 +348,7 @@ class Loop:
     def cycle(self) -> float:
         """Claim all due operations; return the seconds until the next cycle."""
         looked_at, before = self._operations.now(), self._clock.monotonic()
-        self._correct_future(looked_at.timestamp() - before, before)
+        self._mend_future(looked_at.timestamp() - before, before)
         self._runner.keep_waiting()
         self._claim_due()
         # Operations due before `looked_at` are claimed, or wait for an earlier one of their
@@ -359,19 +359,19 @@ class Loop:
         left = (following - looked_at).total_seconds() - (self._clock.monotonic() - before)
         return min(max(left, 0.0), self._pace.poll_interval_s)
 
-    def _correct_future(self, offset: float, at: float) -> None:
+    def _mend_future(self, offset: float, at: float) -> None:
         """Run work that a clock ahead of time put off: at the start, and when the clock goes back.
 
-        Work of managers that notice later is corrected once more, CORRECT_AGAIN_S later.
+        Work of managers that notice later is mended once more, MEND_AGAIN_S later.
         """
         if offset < self._offset - WENT_BACK_S:
-            self._corrections = [at, at + CORRECT_AGAIN_S]
-        self._offset = min(offset, self._offset) if self._corrections else offset
-        if self._corrections and self._corrections[0] <= at:
-            corrected = self._operations.correct_future(self._runner.ttl)
-            if corrected:
-                LOG.warning("the clock was ahead: %s operations are due again", corrected)
-            self._corrections = [later for later in self._corrections if later > at]
+            self._mends = [at, at + MEND_AGAIN_S]
+        self._offset = min(offset, self._offset) if self._mends else offset
+        if self._mends and self._mends[0] <= at:
+            mended = self._operations.mend_future(self._runner.ttl)
+            if mended:
+                LOG.warning("the clock was ahead: %s operations are due again", mended)
+            self._mends = [later for later in self._mends if later > at]
 
     def _claim_due(self) -> None:
         """Claim the due operations, and start none before all are claimed.
