@@ -261,6 +261,8 @@ def test_odd_addresses_are_answered_and_forge_no_log_line(
 def test_up_leaves_the_mode_of_a_folder_that_it_did_not_make_and_says_so(tmp_path: Path) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     theirs.mkdir(mode=0o755)
+    for name in ("holdfast.db", "holdfast.db-wal", "holdfast.log", "foreign"):
+        (theirs / name).touch(0o644)
     for state in (theirs, ours):
         command = [script("holdfast"), "up", "--host", "no-such-host.invalid", "--state", state]
         (tmp_path / "config").write_text("[DEFAULT]\nauth_strategy = keystone\n")
@@ -271,3 +273,5 @@ def test_up_leaves_the_mode_of_a_folder_that_it_did_not_make_and_says_so(tmp_pat
         assert ended.returncode == 1
         assert (f"can enter the state folder {state}" in ended.stderr) == (state == theirs)
     assert (theirs.stat().st_mode & 0o777, ours.stat().st_mode & 0o777) == (0o755, 0o700)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in theirs.iterdir()}
+    assert modes.pop("foreign") == 0o644 and set(modes.values()) == {0o600}
