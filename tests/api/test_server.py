@@ -219,6 +219,9 @@ SMUGGLED = [
     ("Host: other.example",),
     ("Host : other.example",),
     ("X: a\rHost: other.example",),
+    ("Content-Length:\r\n 5",),
+    ("Transfer-Encoding:\r\n\tchunked",),
+    ("X: a\r\n Host: other.example",),
 ]
 
 
@@ -229,6 +232,12 @@ def test_a_request_with_two_ends_or_two_hosts_is_refused(
     sent = request("POST", LEASES, *headers, body=b"0\r\n\r\n")
     answers = exchange(port, sent + GET)
     assert [status for status, _ in answers] in ([400], [501])
+
+
+def test_a_request_of_http_1_1_without_a_host_is_refused(port: int) -> None:
+    for version, status in (("1.1", 400), ("1.0", 200)):
+        sent = f"GET /healthcheck HTTP/{version}\r\n\r\n".encode()
+        assert [got for got, _ in exchange(port, sent)] == [status]
 
 
 def test_transfer_encoding_of_http_1_0_is_refused(port: int) -> None:

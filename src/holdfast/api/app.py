@@ -100,10 +100,10 @@ def build(services: Services, metrics: Metrics, routes: Sequence[Route] | None =
 
 
 def _by_path(routes: Sequence[Route]) -> dict[str, dict[str, Route]]:
-    routeses: dict[str, dict[str, Route]] = {}
+    by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
-        routeses.setdefault(route.path, {})[route.method] = route
-    return routeses
+        by_path.setdefault(route.path, {})[route.method] = route
+    return by_path
 
 
 def _is_https(req: falcon.Request, conf: cfg.ConfigOpts) -> bool:

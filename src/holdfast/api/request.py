@@ -23,8 +23,8 @@ from holdfast.ports.fence import UNKNOWN
 from holdfast.ports.manager import Caller, Manager
 from holdfast.runtime.clock import Clock
 
-EXPORTING = "others read an export just now, which takes a thread each: try again"
-LARGE_BODIES = "other large bodies are being read just now, which takes memory: try again"
+EXPORTING = "other exports are running, which take a thread each: try again"
+LARGE_BODIES = "other large bodies are being read, which takes memory: try again"
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ def _serve(
     services: "Services",
     server: "Server",
 ) -> int:
-    from holdfast.app import demo
+    from holdfast.app import demo, service
     from holdfast.app.daemon import Daemon, Part, Stopping
     from holdfast.app.demo import samples_part
     from holdfast.app.hostmonitor import HostMonitorPart, InHouse, observer, register_own
