@@ -284,9 +284,10 @@ _PROXY_HEADERS = frozenset(
         *("TRUE_CLIENT_IP", "CF_CONNECTING_IP", "FASTLY_CLIENT_IP", "X_AZURE_CLIENTIP"),
         *("X_ORIGINAL_HOST", "X_ORIGINAL_URL", "X_HOST", "X_PROXYUSER_IP", "X_REQUEST_START"),
         *("X_AMZN_TRACE_ID", "X_SCHEME", "X_SSL", "PROXY_CONNECTION", "MAX_FORWARDS"),
+        *("CDN_LOOP", "X_VARNISH", "WL_PROXY_CLIENT_IP", "X_REMOTE_ADDR", "X_REMOTE_IP"),
     )
 )
-_PROXY_PREFIXES = ("HTTP_X_FORWARDED", "HTTP_X_ENVOY_", "HTTP_X_ORIGINAL_FORWARDED")
+_PROXY_PREFIXES = ("HTTP_X_FORWARDED", "HTTP_X_ENVOY_", "HTTP_X_ORIGINAL_FORWARDED", "HTTP_X_ARR_")
 LONGEST_NAME = 64  # column length of user and project ids in the database
 _LONGEST_PASSWORD = 72  # bytes; bcrypt does not check more
 _MOST_CHECKING = 4  # concurrent password checks: each uses a CPU for a quarter of a second
