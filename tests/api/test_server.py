@@ -250,6 +250,7 @@ def test_an_announced_chunk_beyond_the_limit_is_refused_before_it_arrives(port: 
         line.sendall(request("POST", LEASES, CHUNKED) + b"f00000\r\n{")
         answer = line.recv(65536)
     assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"X-Content-Type-Options: nosniff\r\n" in answer
 
 
 def test_an_answer_without_a_body_keeps_the_connection(port: int) -> None:

@@ -34,7 +34,7 @@ from tests.e2e.deployment import (
     wire_date,
     write_config,
 )
-from tests.processes import PATIENCE_S, Program, eventually, free_port, script
+from tests.processes import PATIENCE_S, Program, answers, eventually, free_port, script
 from tests.servers.mariadb import MariaDB
 from tests.servers.rabbitmq import RabbitMQ
 
@@ -122,7 +122,10 @@ def test_up_says_where_things_are_and_refuses_the_world_under_noauth(tmp_path: P
     refused = run("up", "--host", "0.0.0.0", "--state", tmp_path / "s", cwd=tmp_path)
     assert refused.returncode == 1
     assert "noauth" in refused.stderr and "loopback" in refused.stderr
-    with all_in_one(tmp_path / "up") as (program, client):
+    probes = free_port()
+    with all_in_one(tmp_path / "up", {"api": {"health_port": probes}}) as (program, client):
+        assert answers(f"http://127.0.0.1:{probes}/metrics") == 200
+        assert answers(f"{client.url}/metrics") == 404
         said = eventually(lambda: text if "Ctrl-C" in (text := program.log.read_text()) else "")
         for part in ("/reservation/v1", "/instance-ha/v1", "/holdfast/v1", "lease create"):
             assert part in said

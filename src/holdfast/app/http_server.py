@@ -204,6 +204,7 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]
         }
         data = json.dumps(body).encode()
         self.response_headers += [("Content-Type", "application/json"), ("Connection", "close")]
+        self.response_headers += [("X-Content-Type-Options", "nosniff")]
         if error.code == _Unavailable.code:
             self.response_headers.append(("Retry-After", "5"))
         self.close_on_finish = self.complete = self.channel.refused = True
