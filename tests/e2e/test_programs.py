@@ -406,6 +406,7 @@ def test_status_names_the_command_for_each_file_that_others_can_reach(tmp_path: 
     state = tmp_path / "state"
     state.mkdir()
     secrets |= {"db": state / "x.db", "log": state / "x.log", "state": state}
+    secrets["guests"] = tmp_path / "libvirt.db"
     config = write_config(
         tmp_path / "x.conf",
         {
@@ -415,10 +416,11 @@ def test_status_names_the_command_for_each_file_that_others_can_reach(tmp_path: 
             "publishers": {"webhook_secret_file": secrets["webhook"]},
             "fencing": {"devices_file": secrets["fences.yaml"]},
             "database": {"connection": f"sqlite:///{secrets['db']}"},
+            "libvirt": {"state": secrets["guests"]},
         },
     )
     secrets["config"] = config
-    for path in (secrets["db"], secrets["log"]):
+    for path in (secrets["db"], secrets["log"], secrets["guests"]):
         path.touch()
 
     def said() -> tuple[str, str]:
