@@ -87,13 +87,13 @@ bench: test-deps ## print the figures, one script of bench/ after the other
 soak: test-deps ## the proofs without a limit (ATTEMPTS=... SECONDS=... STEPS=... SEED=... PARTS='races model')
 	@tools/soak $(PARTS)
 
-audit: .venv/.installed-test ## bandit, the installed packages against constraints.txt, an SBOM in build/sbom.json
+audit: .venv/.installed-test ## bandit, the installed packages against constraints.txt and hashes.txt, an SBOM in build/sbom.json
 	@$(BIN)/python tools/audit
 
 pictures: test-deps ## make the pictures of the console in docs/pictures anew
 	@$(BIN)/python tools/pictures
 
-pins: ## renew constraints.txt: newest versions that pyproject.toml allows
+pins: ## renew constraints.txt and hashes.txt: newest versions that pyproject.toml allows
 	@echo 'resolving, a minute or two'
 	@tools/pins '$(PYTHON)'
 

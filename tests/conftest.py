@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -82,6 +83,27 @@ def mariadb() -> Iterator[MariaDB]:
 def rabbitmq() -> Iterator[RabbitMQ]:
     """A RabbitMQ broker."""
     yield from serve(RabbitMQ())
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate for `localhost`, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    folder = tmp_path_factory.mktemp("tls")
+    paths = str(folder / "cert.pem"), str(folder / "key.pem")
+    subprocess.run(
+        [
+            *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+            *("-out", paths[0], "-keyout", paths[1]),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    return paths
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])

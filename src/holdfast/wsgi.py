@@ -16,6 +16,7 @@ from holdfast.app import service
 
 
 def _application() -> Any:
+    os.umask(0o077)  # the log holds names of projects
     files = os.environ.get("HOLDFAST_CONFIG")
     conf = configuration.load([], files.split(":") if files else None)
     conf.set_default("streams", 0, "console")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.house import House, basic_config, copy, template
+from tests.servers import MariaDB, PostgreSQL
 
 Build = Callable[..., House]
 
@@ -44,6 +45,18 @@ def shared(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """A house for a file of tests that leave nothing behind."""
     with House(copy(furnished, tmp_path_factory.mktemp("shared"))) as house:
         yield house
+
+
+@pytest.fixture(scope="module", params=["postgresql", "mariadb"])
+def on_server(
+    request: pytest.FixtureRequest, furnished: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[House]:
+    """A house on a database that, unlike SQLite, refuses values too large for a column."""
+    server: PostgreSQL | MariaDB = request.getfixturevalue(request.param)
+    url, state = server.new_database(), copy(furnished, tmp_path_factory.mktemp(request.param))
+    with House(state, database_url=url) as house:
+        yield house
+    server.drop_database(url)
 
 
 @pytest.fixture

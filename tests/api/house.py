@@ -72,19 +72,24 @@ class TestClock(SystemClock):
 class House:
     """`call` asks in process; `app` is the WSGI application."""
 
-    def __init__(self, state: Path, config: str = "", **changes: Any) -> None:
+    def __init__(
+        self, state: Path, config: str = "", database_url: str = "", **changes: Any
+    ) -> None:
         self.state = state
         self.clock = TestClock()
         file = state / "holdfast.conf"
         file.write_text(config)
         self.conf = configuration.load([], [str(file)])
-        self.conf.set_override("connection", f"sqlite:///{state / 'holdfast.db'}", "database")
+        url = database_url or f"sqlite:///{state / 'holdfast.db'}"
+        self.conf.set_override("connection", url, "database")
         self.conf.set_override("database", str(state / "sim.db"), "sim")
         self.conf.set_override("prepare_s", 0.0, "reservation")
         if not self.conf.auth.agent_secret_file:
             (state / "agent-secret").write_bytes(SECRET)
             self.conf.set_override("agent_secret_file", str(state / "agent-secret"), "auth")
         self.core = service.Core(self.conf, self.clock)
+        if database_url:
+            migrations.sync(self.core.store.database)
         self.manager = service.ManagerPart(
             self.core, service.connect_cloud(self.conf, self.core.clock)
         )
@@ -94,6 +99,8 @@ class House:
         self.services: Services = replace(made, **changes)
         self.app = service.application(self.core, self.services)
         self.manager.start()
+        if database_url:
+            enrol(self)
 
     def __enter__(self) -> Self:
         return self
@@ -151,13 +158,17 @@ def template(folder: Path) -> Path:
     migrations.sync(core.store.database)
     core.close()
     with House(folder) as house:
-        for number in range(1, 5):
-            extras = {"gpu": "a100"} if number == 1 else {}
-            house.manager.commands.enrol_host(ADMIN, f"cmp-{number}", extras)
-        house.manager.commands.enrol_floatingip(ADMIN, NETWORK, "203.0.113.7")
+        enrol(house)
     with sqlite3.connect(folder / "holdfast.db") as db:
         db.execute("PRAGMA journal_mode=DELETE")
     return folder
+
+
+def enrol(house: House) -> None:
+    for number in range(1, 5):
+        extras = {"gpu": "a100"} if number == 1 else {}
+        house.manager.commands.enrol_host(ADMIN, f"cmp-{number}", extras)
+    house.manager.commands.enrol_floatingip(ADMIN, NETWORK, "203.0.113.7")
 
 
 def copy(source: Path, target: Path) -> Path:

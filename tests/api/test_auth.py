@@ -60,6 +60,7 @@ from tests.api.house import (
         {"Via": "1.1 proxy"},
         *({name: "x"} for name in ("X-Forwarded-Prefix", "X-Client-Ip", "X-Cluster-Client-Ip")),
         *({name: "x"} for name in ("True-Client-Ip", "CF-Connecting-Ip", "X-Original-Host")),
+        *({name: "x"} for name in ("CDN-Loop", "X-Varnish", "X-ARR-SSL", "WL-Proxy-Client-IP")),
         {"X-Envoy-External-Address": "127.0.0.1"},
     ],
     ids=str,

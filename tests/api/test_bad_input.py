@@ -139,6 +139,21 @@ def test_a_wrong_query_parameter_is_named(shared: House, query: str, field: str)
     assert field in message(answer)
 
 
+#: Longer than any column, beyond its integers, and what SQL would take for more than text.
+ODD = ["x" * 300, "é" * 300, str(2**31), str(2**63), str(10**30), "-1", "'", "\\", "%"]
+
+
+@pytest.mark.slow("asks each route dozens of times")
+def test_odd_names_and_numbers_are_no_server_error_on_any_database(on_server: House) -> None:
+    for route in table(None):  # type: ignore[arg-type]  # only what the table says is looked at
+        body = {"json": {}} if route.method in WRITES - {"DELETE"} else {}
+        for odd in ODD:
+            path = re.sub("{[a-z_]+}", quote(odd, safe=""), route.path)
+            for query in ({}, *({name: odd} for name in route.query or {})):
+                answer = on_server.call(route.method, path, params=query, **body)
+                assert answer.status_code < 500, (route.method, route.path, odd, answer.text)
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [

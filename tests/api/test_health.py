@@ -10,9 +10,11 @@ from falcon import testing
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from holdfast.api.routes import table
+from holdfast.app import service
 from tests.api.conftest import Build
 from tests.api.house import CHORES, LEASES, House
 from tests.api.test_outages import Away, away
+from tests.processes import answers, free_port
 
 
 def test_healthcheck_answers_ok_whatever_else_is_broken(build: Build) -> None:
@@ -91,6 +93,21 @@ def test_metrics_parse_and_cover_requests_operations_and_the_database(house: Hou
     assert 1.0 in posts
     with away(house):
         assert families(house)["holdfast_database_up"] == [({}, 0.0)]
+
+
+def test_metrics_move_to_the_health_port(build: Build) -> None:
+    port = free_port()
+    house = build(f"[api]\nhealth_port = {port}\n")
+    (server,) = service.health_servers(house.core, house.services, house.conf.api.health_port)
+    server.start()
+    try:
+        for path, status in (("/metrics", 200), ("/livez", 200), (LEASES, 404)):
+            assert answers(f"http://127.0.0.1:{port}{path}") == status
+    finally:
+        server.stop()
+    assert house.call("GET", "/metrics").status_code == 404
+    assert house.call("GET", "/livez").status_code == 200
+    assert list(service.health_servers(house.core, house.services, 0)) == []
 
 
 def test_the_labels_of_metrics_are_bounded_whatever_is_asked_for(house: House) -> None:

@@ -316,3 +316,8 @@ def test_api_answers_are_neither_guessed_nor_kept_by_a_browser(
             headers = house.call("GET", path, "admin").headers
             assert headers["X-Content-Type-Options"] == "nosniff"
             assert headers["Cache-Control"] == "no-store"
+            assert "Strict-Transport-Security" not in headers
+        house.conf.set_override("public_url", "https://cloud.example", "api")  # a proxy has TLS
+        for path in ("/reservation/v1/leases", "/nowhere", "/console/login"):
+            headers = house.call("GET", path, "admin").headers
+            assert headers["Strict-Transport-Security"].startswith("max-age=")

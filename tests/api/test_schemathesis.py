@@ -22,8 +22,8 @@ from holdfast.api import versions
 from holdfast.api.routes import table
 from tests.api.house import House
 
-#: Of each operation; `make soak` has time for more.
-EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "0")) or 10
+#: Of each operation: two minutes for all on both databases; `make soak` has time for more.
+EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "0")) or 60
 DOCUMENTED = [
     (contract.prefix, route.method, route.path)
     for contract in versions.CONTRACTS
@@ -42,11 +42,11 @@ CONFIG = SchemathesisConfig.from_dict(
 
 
 @pytest.fixture(scope="module")
-def asked(shared: House) -> dict[str, Any]:
+def asked(on_server: House) -> dict[str, Any]:
     """By prefix: a document of a house without passwords, whose callers come from its machine."""
 
     def app(environ: dict[str, Any], start: Any) -> Any:
-        return shared.app({**environ, "REMOTE_ADDR": "127.0.0.1"}, start)
+        return on_server.app({**environ, "REMOTE_ADDR": "127.0.0.1"}, start)
 
     return {
         contract.prefix: schemathesis.openapi.from_wsgi(

@@ -219,6 +219,9 @@ SMUGGLED = [
     ("Host: other.example",),
     ("Host : other.example",),
     ("X: a\rHost: other.example",),
+    ("Content-Length:\r\n 5",),
+    ("Transfer-Encoding:\r\n\tchunked",),
+    ("X: a\r\n Host: other.example",),
 ]
 
 
@@ -231,6 +234,12 @@ def test_a_request_with_two_ends_or_two_hosts_is_refused(
     assert [status for status, _ in answers] in ([400], [501])
 
 
+def test_a_request_of_http_1_1_without_a_host_is_refused(port: int) -> None:
+    for version, status in (("1.1", 400), ("1.0", 200)):
+        sent = f"GET /healthcheck HTTP/{version}\r\n\r\n".encode()
+        assert [got for got, _ in exchange(port, sent)] == [status]
+
+
 def test_transfer_encoding_of_http_1_0_is_refused(port: int) -> None:
     sent = b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     assert [status for status, _ in exchange(port, sent)] == [400]
@@ -241,6 +250,7 @@ def test_an_announced_chunk_beyond_the_limit_is_refused_before_it_arrives(port: 
         line.sendall(request("POST", LEASES, CHUNKED) + b"f00000\r\n{")
         answer = line.recv(65536)
     assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"X-Content-Type-Options: nosniff\r\n" in answer
 
 
 def test_an_answer_without_a_body_keeps_the_connection(port: int) -> None:
@@ -261,6 +271,8 @@ def test_odd_addresses_are_answered_and_forge_no_log_line(
 def test_up_leaves_the_mode_of_a_folder_that_it_did_not_make_and_says_so(tmp_path: Path) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     theirs.mkdir(mode=0o755)
+    for name in ("holdfast.db", "holdfast.db-wal", "holdfast.log", "foreign"):
+        (theirs / name).touch(0o644)
     for state in (theirs, ours):
         command = [script("holdfast"), "up", "--host", "no-such-host.invalid", "--state", state]
         (tmp_path / "config").write_text("[DEFAULT]\nauth_strategy = keystone\n")
@@ -271,3 +283,5 @@ def test_up_leaves_the_mode_of_a_folder_that_it_did_not_make_and_says_so(tmp_pat
         assert ended.returncode == 1
         assert (f"can enter the state folder {state}" in ended.stderr) == (state == theirs)
     assert (theirs.stat().st_mode & 0o777, ours.stat().st_mode & 0o777) == (0o755, 0o700)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in theirs.iterdir()}
+    assert modes.pop("foreign") == 0o644 and set(modes.values()) == {0o600}

@@ -157,7 +157,7 @@ LANGUAGES: Mapping[str, Callable[[Block, Path], None]] = {
     "toml": check_toml,
     "xml": check_xml,
     "yaml": check_yaml,
-    **dict.fromkeys(("hcl", "http", "mermaid", "text"), plain),
+    **dict.fromkeys(("haproxy", "hcl", "http", "mermaid", "nginx", "text"), plain),
 }
 KINDS = {"ini": {"", *INI}, "yaml": {*YAML}}
 

@@ -24,7 +24,6 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 from tests.processes import eventually, free_port
-from tests.servers.base import which
 from tests.servers.rabbitmq import RabbitMQ
 
 from holdfast import conf as configuration
@@ -427,9 +426,10 @@ def test_private_addresses_are_refused_without_webhook_allow_private(
 
 
 def test_a_webhook_with_an_untrusted_certificate_gets_no_request(
-    hook: Hook, tmp_path: Path
+    hook: Hook, certificate: tuple[str, str]
 ) -> None:
-    context, cafile = _self_signed(tmp_path)
+    context, cafile = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate[0]
+    context.load_cert_chain(*certificate)
     with serving(context) as site:
         url = f"https://localhost:{site.port}/"
         error = refusal(hook(url))
@@ -439,27 +439,6 @@ def test_a_webhook_with_an_untrusted_certificate_gets_no_request(
         assert site.got == []
         hook(url, webhook_cafile=cafile).send(NOTICE)
         assert len(site.got) == 1
-
-
-def _self_signed(folder: Path) -> tuple[ssl.SSLContext, str]:
-    """A server's certificate for `localhost` and no other name."""
-    openssl = which("openssl")
-    if openssl is None:
-        pytest.skip("openssl is not installed")
-    key, certificate = str(folder / "key.pem"), str(folder / "cert.pem")
-    subprocess.run(
-        [
-            *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
-            *("-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    return context, certificate
 
 
 def test_a_changed_webhook_secret_counts_for_the_next_request(

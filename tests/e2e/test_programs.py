@@ -34,7 +34,7 @@ from tests.e2e.deployment import (
     wire_date,
     write_config,
 )
-from tests.processes import PATIENCE_S, Program, eventually, free_port, script
+from tests.processes import PATIENCE_S, Program, answers, eventually, free_port, script
 from tests.servers.mariadb import MariaDB
 from tests.servers.rabbitmq import RabbitMQ
 
@@ -122,7 +122,10 @@ def test_up_says_where_things_are_and_refuses_the_world_under_noauth(tmp_path: P
     refused = run("up", "--host", "0.0.0.0", "--state", tmp_path / "s", cwd=tmp_path)
     assert refused.returncode == 1
     assert "noauth" in refused.stderr and "loopback" in refused.stderr
-    with all_in_one(tmp_path / "up") as (program, client):
+    probes = free_port()
+    with all_in_one(tmp_path / "up", {"api": {"health_port": probes}}) as (program, client):
+        assert answers(f"http://127.0.0.1:{probes}/metrics") == 200
+        assert answers(f"{client.url}/metrics") == 404
         said = eventually(lambda: text if "Ctrl-C" in (text := program.log.read_text()) else "")
         for part in ("/reservation/v1", "/instance-ha/v1", "/holdfast/v1", "lease create"):
             assert part in said
@@ -274,24 +277,72 @@ def test_request_ids_are_in_the_log_lines_of_api_and_manager(deployment: Deploym
         program.wait_until(lambda p=program: request_id in p.log.read_text())
 
 
-def test_gunicorn_serves_the_wsgi_application(deployment: Deployment, tmp_path: Path) -> None:
-    port = free_port()
-    config = deployment.folder / "manager-0.conf"
-    command = [script("gunicorn"), "--workers", "2", "--threads", "4"]
-    server = Program(
-        [*command, "--bind", f"127.0.0.1:{port}", "holdfast.wsgi:application"],
-        tmp_path,
-        env={"HOLDFAST_CONFIG": str(config)},
-        name="gunicorn",
-    )
-    with server:
+#: As docs/operate/running.md starts them.
+WSGI_SERVERS = {
+    "gunicorn": "--workers 2 --threads 4 --bind 127.0.0.1:PORT holdfast.wsgi:application",
+    "uwsgi": "--master --lazy-apps --enable-threads --die-on-term --need-app --processes 2"
+    " --threads 4 --http-socket 127.0.0.1:PORT --module holdfast.wsgi:application",
+}
+
+
+@pytest.mark.parametrize("name", WSGI_SERVERS)
+def test_another_server_serves_the_wsgi_application(
+    deployment: Deployment, tmp_path: Path, name: str
+) -> None:
+    port, log, config = free_port(), tmp_path / "api.log", tmp_path / "api.conf"
+    shared = (deployment.folder / "manager-0.conf").read_text()
+    config.write_text(shared.replace("[DEFAULT]", f"[DEFAULT]\nlog_file = {log}"))
+    command = [script(name), *WSGI_SERVERS[name].replace("PORT", str(port)).split()]
+    with Program(command, tmp_path, env={"HOLDFAST_CONFIG": str(config)}, name=name) as server:
         base = f"http://127.0.0.1:{port}"
         server.wait_http(f"{base}/readyz")
-        client = Client(base, timeout_s=PATIENCE_S)
-        client.hosts.create("host-001", {})
-        assert "host-001" in [host["hypervisor_hostname"] for host in client.hosts.list()]
-        assert "host-001" in str(deployment.simulator.effects(call="pools.add_host"))
+        with contextlib.closing(Client(base, timeout_s=PATIENCE_S)) as client:
+            host = client.hosts.create("host-001", {})
+            assert "host-001" in [host["hypervisor_hostname"] for host in client.hosts.list()]
+            assert "host-001" in str(deployment.simulator.effects(call="pools.add_host"))
+            _attack(port, f"/reservation/v1/os-hosts/{host['id']}")
+            client.hosts.delete(host["id"])
+        assert "every user and program of this machine is an admin" in log.read_text()
+        assert log.stat().st_mode & 0o777 == 0o600
         server.terminate()
+
+
+def _attack(port: int, host: str) -> None:
+    """Everything that the embedded server refuses is refused under another server too."""
+    here, chunks = f"Host: 127.0.0.1:{port}", "Transfer-Encoding: chunked"
+    for line in ("Host: cloud.example", f"{here}\r\nVia: 1.1 x", f"{here}\r\nX-Real-IP: ::1"):
+        assert _statuses(port, f"GET {host} HTTP/1.1\r\n{line}\r\n\r\n") == [403]
+    assert _statuses(port, f"GET {host} HTTP/1.0\r\n{here}\r\n\r\n") == [403]
+    delete = f"DELETE {host} HTTP/1.1\r\n{here}\r\n\r\n"
+    for framing in (
+        f"Content-Length: 5\r\n{chunks}",
+        f"{chunks}\r\nContent-Length: 5",
+        "Content-Length: 5\r\nContent-Length: 99",
+        f"{chunks}\r\n{chunks}",
+        f"Transfer-Encoding : chunked\r\nContent-Length: {len(delete) + 5}",
+    ):
+        start = f"POST /reservation/v1/os-hosts HTTP/1.1\r\n{here}\r\n{framing}\r\n\r\n"
+        (status,) = _statuses(port, f"{start}0\r\n\r\n{delete}")
+        assert status >= 400, framing
+    assert _statuses(port, f"GET {host} HTTP/1.1\r\n{here}\r\nConnection: close\r\n\r\n") == [200]
+    # a body in chunks is read or refused, and never taken for an empty body
+    plan = f"POST /holdfast/v1/repair/plan HTTP/1.1\r\n{here}\r\n{chunks}\r\n\r\n"
+    (status,) = _statuses(port, plan + 'd\r\n{"colour": 1}\r\n0\r\n\r\n')
+    assert status in (400, 411)
+    large = f"http://127.0.0.1:{port}/reservation/v1/os-hosts"
+    assert requests.post(large, b"[" * 13_000_000, timeout=PATIENCE_S).status_code == 413
+
+
+def _statuses(port: int, sent: str) -> list[int]:
+    """Return the status of every answer until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as line:
+        line.sendall(sent.encode())
+        line.shutdown(socket.SHUT_WR)
+        heard = b""
+        with contextlib.suppress(ConnectionResetError):
+            while got := line.recv(65536):
+                heard += got
+    return [int(found) for found in re.findall(rb"HTTP/1\.[01] (\d{3}) ", heard)]
 
 
 def test_programs_name_missing_options(tmp_path: Path) -> None:
@@ -355,6 +406,7 @@ def test_status_names_the_command_for_each_file_that_others_can_reach(tmp_path: 
     state = tmp_path / "state"
     state.mkdir()
     secrets |= {"db": state / "x.db", "log": state / "x.log", "state": state}
+    secrets["guests"] = tmp_path / "libvirt.db"
     config = write_config(
         tmp_path / "x.conf",
         {
@@ -364,10 +416,11 @@ def test_status_names_the_command_for_each_file_that_others_can_reach(tmp_path: 
             "publishers": {"webhook_secret_file": secrets["webhook"]},
             "fencing": {"devices_file": secrets["fences.yaml"]},
             "database": {"connection": f"sqlite:///{secrets['db']}"},
+            "libvirt": {"state": secrets["guests"]},
         },
     )
     secrets["config"] = config
-    for path in (secrets["db"], secrets["log"]):
+    for path in (secrets["db"], secrets["log"], secrets["guests"]):
         path.touch()
 
     def said() -> tuple[str, str]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 from tests.processes import PATIENCE_S, eventually, free_port
-from tests.servers.base import which
 
 from holdfast.runtime import http
 from holdfast.runtime.http import (
@@ -101,27 +99,6 @@ def client() -> Iterator[HttpClient]:
 
 def get(client: HttpClient, url: str, seconds: float = PATIENCE_S, **options: Any) -> http.Response:
     return client.request("GET", url, Deadline(seconds), **options)
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A certificate for `localhost`, and its key."""
-    openssl = which("openssl")
-    if openssl is None:
-        pytest.skip("openssl is not installed")
-    folder = tmp_path_factory.mktemp("tls")
-    paths = str(folder / "cert.pem"), str(folder / "key.pem")
-    subprocess.run(
-        [
-            *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
-            *("-out", paths[0], "-keyout", paths[1]),
-        ],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    return paths
 
 
 def server_side(certificate: tuple[str, str]) -> ssl.SSLContext:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import falcon
+from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from holdfast import console
@@ -33,8 +34,9 @@ class Middleware:
     The middleware also strips the suffix `.json` from paths of the two OpenStack contracts.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, conf: cfg.ConfigOpts) -> None:
         self._metrics = metrics
+        self._conf = conf
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         req.context.began = time.perf_counter()
@@ -48,7 +50,7 @@ class Middleware:
         req.context.oslo = context
         resp.set_header(HEADER, req.context.request_id)
         resp.set_headers(_SAFE_HEADERS)  # a page replaces some of them
-        if req.scheme == "https":
+        if _is_https(req, self._conf):
             resp.set_header("Strict-Transport-Security", "max-age=31536000")
         if "//" in req.path or req.path[1:].endswith("/"):  # falcon accepts some of these
             raise falcon.HTTPRouteNotFound
@@ -80,7 +82,7 @@ def build(services: Services, metrics: Metrics, routes: Sequence[Route] | None =
     people = login.make(identify, services.store.sessions, conf, clock)
     services = replace(services, login=people)
     middleware: list[Any] = [
-        Middleware(metrics),  # first: every later failure has an id and a log line
+        Middleware(metrics, conf),  # first: every later failure has an id and a log line
         versions.Middleware(),  # before auth: supported versions are public
         auth.Middleware(conf, Policy(conf, clock), identify, people),
         extensions.Middleware(),  # last: compares the project in the URL with the caller
@@ -89,17 +91,24 @@ def build(services: Services, metrics: Metrics, routes: Sequence[Route] | None =
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False
     errors.install(app)
-    chosen = (*table(metrics), *console.ROUTES) if routes is None else routes
-    for path, methods in _by_path(chosen).items():
+    if routes is None:
+        moved = "/metrics" if conf.api.health_port else ""
+        routes = [r for r in (*table(metrics), *console.ROUTES) if r.path != moved]
+    for path, methods in _by_path(routes).items():
         app.add_route(path, _Endpoint(services, methods))
     return app
 
 
 def _by_path(routes: Sequence[Route]) -> dict[str, dict[str, Route]]:
-    routeses: dict[str, dict[str, Route]] = {}
+    by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
-        routeses.setdefault(route.path, {})[route.method] = route
-    return routeses
+        by_path.setdefault(route.path, {})[route.method] = route
+    return by_path
+
+
+def _is_https(req: falcon.Request, conf: cfg.ConfigOpts) -> bool:
+    """Return whether the client uses HTTPS, to this server or to a proxy at [api] public_url."""
+    return req.scheme == "https" or conf.api.public_url.startswith("https:")
 
 
 #: Browsers neither guess the type of an answer nor keep it.
@@ -133,7 +142,7 @@ class _Endpoint:
             resp.status = falcon.code_to_http_status(reply.status)
             for name, value in reply.headers.items():
                 resp.set_header(name, value)
-            secure = "; Secure" if self._is_https(req) else ""
+            secure = "; Secure" if _is_https(req, self._services.conf) else ""
             for cookie in reply.cookies:
                 resp.append_header("Set-Cookie", cookie + secure)
             if reply.stream is not None and req.method == "HEAD":
@@ -186,9 +195,6 @@ class _Endpoint:
             last_event_id=req.get_header("Last-Event-ID") or "",
             feed_position=self._services.feed.since("")[0] if route.page and route.rule else "",
         )
-
-    def _is_https(self, req: falcon.Request) -> bool:
-        return req.scheme == "https" or self._services.conf.api.public_url.startswith("https:")
 
     def _base_url(self, req: falcon.Request, *, anybody: bool) -> str:
         """Return the URL before the paths of links: [api] public_url, or the URL of the request.

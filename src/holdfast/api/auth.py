@@ -118,11 +118,11 @@ class AuthCache(Generic[T]):
 
     def _follow(self, going: "Future[T]") -> T:
         if not self._room.acquire(blocking=False):
-            raise Unavailable("many log in at once: try again")
+            raise Unavailable("too many logins at once: try again")
         try:
             return going.result(PATIENCE_S)
         except TimeoutError:
-            raise Unavailable("it takes long to look at passwords: try again") from None
+            raise Unavailable("the password check takes too long: try again") from None
         finally:
             self._room.release()
 
@@ -284,9 +284,10 @@ _PROXY_HEADERS = frozenset(
         *("TRUE_CLIENT_IP", "CF_CONNECTING_IP", "FASTLY_CLIENT_IP", "X_AZURE_CLIENTIP"),
         *("X_ORIGINAL_HOST", "X_ORIGINAL_URL", "X_HOST", "X_PROXYUSER_IP", "X_REQUEST_START"),
         *("X_AMZN_TRACE_ID", "X_SCHEME", "X_SSL", "PROXY_CONNECTION", "MAX_FORWARDS"),
+        *("CDN_LOOP", "X_VARNISH", "WL_PROXY_CLIENT_IP", "X_REMOTE_ADDR", "X_REMOTE_IP"),
     )
 )
-_PROXY_PREFIXES = ("HTTP_X_FORWARDED", "HTTP_X_ENVOY_", "HTTP_X_ORIGINAL_FORWARDED")
+_PROXY_PREFIXES = ("HTTP_X_FORWARDED", "HTTP_X_ENVOY_", "HTTP_X_ORIGINAL_FORWARDED", "HTTP_X_ARR_")
 LONGEST_NAME = 64  # column length of user and project ids in the database
 _LONGEST_PASSWORD = 72  # bytes; bcrypt does not check more
 _MOST_CHECKING = 4  # concurrent password checks: each uses a CPU for a quarter of a second
@@ -477,7 +478,7 @@ class Basic:
         self._guesses = LoginThrottle(clock)
         self._known_logins = KnownLogins()
         self._checking = ConcurrencyLimiter(
-            most, waiting, _TURN_S, "many log in at once: try again"
+            most, waiting, _TURN_S, "too many logins at once: try again"
         )
         self._users: Followed[Users] = Followed(
             conf.auth.users_file, "users", dict, parse_users, limits=INVENTORY, at_once=False
@@ -683,7 +684,7 @@ class Keystone:
     def turn(self) -> Iterator[None]:
         """Hold a slot for a request to Keystone; Unavailable if none is free within `_TURN_S`."""
         if not self._asking.acquire(timeout=_TURN_S):
-            raise Unavailable("Keystone is slow to say who you are, try again")
+            raise Unavailable("Keystone does not validate the token in time, try again")
         try:
             yield
         finally:

@@ -257,7 +257,7 @@ class KeystoneLogin:
         self._guesses = LoginThrottle(clock)
         self._known_logins = KnownLogins()
         # the limit keeps strangers who try passwords from slowing down token validation
-        why, waiting = "many log in at once: try again", conf.api.threads // 4
+        why, waiting = "too many logins at once: try again", conf.api.threads // 4
         self._entering = ConcurrencyLimiter(_MOST_ENTERING, waiting, _ENTERING_S, why)
 
     def __call__(self, req: falcon.Request) -> Identity:

@@ -23,8 +23,8 @@ from holdfast.ports.fence import UNKNOWN
 from holdfast.ports.manager import Caller, Manager
 from holdfast.runtime.clock import Clock
 
-EXPORTING = "others read an export just now, which takes a thread each: try again"
-LARGE_BODIES = "other large bodies are being read just now, which takes memory: try again"
+EXPORTING = "other exports are running, which take a thread each: try again"
+LARGE_BODIES = "other large bodies are being read, which takes memory: try again"
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,11 @@ def _loads(data: str | bytes) -> Any:
 
 def _stream(req: falcon.Request) -> Any:
     """Return the body stream. A chunked body has no length; the WSGI server marks the end."""
-    return req.stream if req.env.get("wsgi.input_terminated") else req.bounded_stream
+    if req.env.get("wsgi.input_terminated"):
+        return req.stream
+    if req.get_header("Transfer-Encoding"):  # uWSGI: the body would look empty
+        raise Malformed("this server reads no chunked body; send Content-Length")
+    return req.bounded_stream
 
 
 def _check_type(content_type: str | None) -> None:

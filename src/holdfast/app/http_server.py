@@ -129,9 +129,12 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
 
     def _check_framing(self, header_plus: bytes) -> None:
         """Raise ParsingError if another server could find another end or host of the request."""
-        names = [line.partition(b":")[0].lower() for line in header_plus.split(b"\r\n")[1:]]
-        if names.count(b"host") > 1:
-            raise ParsingError("two Host headers")
+        lines = header_plus.split(b"\r\n")[1:]
+        names = [line.partition(b":")[0].lower() for line in lines]
+        if any(line[:1].isspace() for line in lines):
+            raise ParsingError("a header is folded over several lines")
+        if names.count(b"host") != 1 and (self.version == "1.1" or b"host" in names):
+            raise ParsingError("there must be one Host header")
         if b"transfer-encoding" not in names:
             return
         if b"content-length" in names:
@@ -201,6 +204,7 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]
         }
         data = json.dumps(body).encode()
         self.response_headers += [("Content-Type", "application/json"), ("Connection", "close")]
+        self.response_headers += [("X-Content-Type-Options", "nosniff")]
         if error.code == _Unavailable.code:
             self.response_headers.append(("Retry-After", "5"))
         self.close_on_finish = self.complete = self.channel.refused = True

@@ -370,17 +370,24 @@ def auth_warning(conf: cfg.ConfigOpts) -> str:
     return ""
 
 
-def health_server(core: Core, manager: ManagerPart) -> Server | None:
-    """Build the server of a manager without API for /livez, /readyz and /metrics."""
-    conf = core.conf
-    if not conf.manager.health_port:
-        return None
-    # The health check calls the manager through the broker: an unreachable manager is not ready.
-    remote = _rabbit().RemoteManager(conf, core.store.database.now)
+def manager_health(core: Core, manager: ManagerPart) -> Sequence[Server]:
+    """Return the health server of a manager without API.
+
+    The health check calls the manager through the broker: an unreachable manager is not ready.
+    """
+    remote = _rabbit().RemoteManager(core.conf, core.store.database.now)
     services = api_services(core, remote, loop_age_s=manager.loop.age_s)
+    return health_servers(core, services, core.conf.manager.health_port)
+
+
+def health_servers(core: Core, services: Services, port: int) -> Sequence[Server]:
+    """Return the server for /livez, /readyz and /metrics on a port of its own; none for port 0."""
+    if not port:
+        return []
+    conf = core.conf
     application_ = application(core, services, health.routes(core.metrics))
-    host, port = conf.manager.health_host, conf.manager.health_port
-    return Server(host, port, application_, threads=2, body_limit=lambda _: conf.api.max_body)
+    host, limit = conf.manager.health_host, conf.api.max_body
+    return [Server(host, port, application_, threads=2, body_limit=lambda _: limit)]
 
 
 def need_broker(conf: cfg.ConfigOpts) -> None:
@@ -405,6 +412,7 @@ def check_schema(core: Core) -> None:
 
 class Api(NamedTuple):
     application: Any
+    health: Callable[[], Sequence[Server]]  # servers of [api] health_port
     quiet: Callable[[], None]  # ends open event streams before the server stops
     close: Callable[[], None]
 
@@ -412,16 +420,19 @@ class Api(NamedTuple):
 def api_application(conf: cfg.ConfigOpts) -> Api:
     """Build the API without a manager; the API reaches managers through the broker."""
     need_broker(conf)
+    check_auth(conf)
+    if warning := auth_warning(conf):
+        LOG.warning("%s", warning)
     core = Core(conf)
     remote = _rabbit().RemoteManager(conf, core.store.database.now)
-
     services = api_services(core, remote)
 
     def close() -> None:
         remote.close()
         core.close()
 
-    return Api(application(core, services), services.feed.stop, close)
+    probes = functools.partial(health_servers, core, services, conf.api.health_port)
+    return Api(application(core, services), probes, services.feed.stop, close)
 
 
 def _rabbit() -> Any:

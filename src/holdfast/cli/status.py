@@ -3,7 +3,6 @@
 
 import argparse
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,10 +75,6 @@ def _authentication(conf: cfg.ConfigOpts) -> Finding:
     service.check_auth(conf)
     if conf.auth_strategy == "noauth":
         return WARNING, "noauth: everybody on this machine is an admin"
-    if conf.auth_strategy == "http_basic":
-        for path in (conf.auth.htpasswd_file, conf.auth.users_file):
-            if os.stat(path).st_mode & 0o007:
-                return WARNING, f"{path} can be read by everybody: chmod 640"
     return OK, conf.auth_strategy
 
 
@@ -164,6 +159,7 @@ def _files(conf: cfg.ConfigOpts) -> Finding:
 def _private(conf: cfg.ConfigOpts) -> Iterator[str | None]:
     """Yield the paths of configuration, secrets, database and log, as far as they are named."""
     yield from conf.config_file
+    yield from (str(file) for folder in conf.config_dir for file in Path(folder).glob("*.conf"))
     yield from (conf.auth.htpasswd_file, conf.auth.users_file, conf.auth.agent_secret_file)
     yield from (conf.agent.token_file, conf.hostmonitor.token_file)
     yield from (conf.hostmonitor.api_password_file, conf.publishers.webhook_secret_file)
@@ -176,7 +172,8 @@ def _private(conf: cfg.ConfigOpts) -> Iterator[str | None]:
     file = Path(database.database or "")
     if database.get_backend_name() == "sqlite" and file.is_file():
         yield from (str(file), str(file.absolute().parent))
-    yield from (conf.log_file, conf.agent.outbox, conf.hostmonitor.outbox)
+    yield from (conf.sim.database, conf.libvirt.state, conf.log_file)
+    yield from (conf.agent.outbox, conf.hostmonitor.outbox)
 
 
 def _host_monitors(conf: cfg.ConfigOpts) -> Finding:

@@ -63,6 +63,7 @@ class Up(Base):
             state.mkdir(parents=True, exist_ok=True)  # 0700, by the umask
             if state.stat().st_mode & 0o077:
                 sys.stderr.write(_OPEN.format(state=state))
+                _close_files(state)
             with _alone(state):
                 return _run(_conf(parsed_args, state), state)
         except OSError as error:
@@ -74,6 +75,14 @@ class Up(Base):
             where = f"the whole story is in {state / 'holdfast.log'}"
             sys.stderr.write(f"holdfast up: cannot start: {str(error).splitlines()[0]}; {where}\n")
         return 1
+
+
+def _close_files(state: Path) -> None:
+    """Close our files in an open folder to other users; an older version made them readable."""
+    for name in ("holdfast.db*", "sim.db*", "libvirt.db*", "holdfast.log*", "hostmonitor.outbox*"):
+        for file in state.glob(name):
+            if not file.is_symlink() and file.stat().st_uid == os.geteuid():
+                file.chmod(0o600)
 
 
 def use_state(conf: cfg.ConfigOpts, state: Path) -> None:
@@ -152,7 +161,7 @@ def _serve(
     services: "Services",
     server: "Server",
 ) -> int:
-    from holdfast.app import demo
+    from holdfast.app import demo, service
     from holdfast.app.daemon import Daemon, Part, Stopping
     from holdfast.app.demo import samples_part
     from holdfast.app.hostmonitor import HostMonitorPart, InHouse, observer, register_own
@@ -172,7 +181,9 @@ def _serve(
 
         stop = staticmethod(manager.stop)
 
-    parts: list[Part] = [Stopping(core.close), Manager(), server, Stopping(services.feed.stop)]
+    probes = service.health_servers(core, services, conf.api.health_port)
+    parts: list[Part] = [Stopping(core.close), Manager(), *probes, server]
+    parts.append(Stopping(services.feed.stop))
     if services.sim is not None:  # simulated hosts have networks to cut
         register_own(core.store, observer(conf))
         parts.append(HostMonitorPart(conf, InHouse(core.store, manager.loop.wake), core.clock))

@@ -14,8 +14,7 @@ def parts(conf: cfg.ConfigOpts) -> Sequence[daemon.Part]:
     core = service.Core(conf)
     service.check_schema(core)
     manager = service.ManagerPart(core, service.connect_cloud(conf, core.clock), serve_rpc=True)
-    closing, health = daemon.Stopping(core.close), service.health_server(core, manager)
-    return [closing, *([health] if health else []), manager]
+    return [daemon.Stopping(core.close), *service.manager_health(core, manager), manager]
 
 
 def main() -> int:

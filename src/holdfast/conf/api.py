@@ -8,6 +8,12 @@ OPTS = [
     cfg.HostAddressOpt("host", default="127.0.0.1", help="Address to listen on."),
     cfg.PortOpt("port", default=8780, help="Port to listen on."),
     cfg.IntOpt("threads", default=24, min=1, help="Threads that answer requests."),
+    cfg.PortOpt(
+        "health_port",
+        default=0,
+        help="Port on [manager] health_host that serves /livez, /readyz and /metrics of the API. "
+        "/metrics then leaves [api] port. 0: /metrics is on [api] port, without a login.",
+    ),
     cfg.IntOpt(
         "max_body",
         default=114_688,

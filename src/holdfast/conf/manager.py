@@ -77,7 +77,8 @@ OPTS = [
     cfg.HostAddressOpt(
         "health_host",
         default="127.0.0.1",
-        help="Address of holdfast-manager's health checks (/livez, /readyz, /metrics).",
+        help="Address of health checks (/livez, /readyz, /metrics) on a port of their own: "
+        "[manager] health_port and [api] health_port.",
     ),
     cfg.PortOpt(
         "health_port", default=8781, help="Port of holdfast-manager's health checks. 0: off."

@@ -57,8 +57,8 @@ def wanted(request: Request) -> Wanted:
         actor=query.get("actor"),
         project=query.get("project_id") if request.caller.is_admin else request.caller.project_id,
         text=query.get("text"),
-        since=when(since, "since") if since else None,
-        until=when(until, "until") if until else None,
+        since=None if since is None else when(since, "since"),
+        until=None if until is None else when(until, "until"),
         older_than=query.get("marker"),
         limit=query.get("limit", LIMIT["default"]),
     )

@@ -482,7 +482,7 @@ def _previewed(request: Request, preview: Preview | None) -> Response:
     """
     if preview is None:
         raise Unavailable(
-            "dry_run: the manager that answered knows none, being older: look what it did"
+            "dry_run: an older manager answered, which knows no dry run: check the lease"
         )
     shown = _Writer(request).view((preview.lease, ()), whole=True)
     return Response({"lease": shown, "dry_run": True})

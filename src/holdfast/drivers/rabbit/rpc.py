@@ -114,7 +114,7 @@ def _decode(name: str, value: Any, hint: Any) -> Any:
     try:
         return _requests.structure(value, hint)
     except _UNREADABLE as error:
-        problems = "; ".join(cattrs.transform_error(error, path=name))
+        problems = "; ".join(cattrs.transform_error(error, path=name))[:500]
         raise HoldfastError(f"wrong argument: {problems}") from error
 
 
@@ -124,7 +124,7 @@ def pack_answer(command: Command, result: Any) -> dict[str, Any]:
 
 def pack_error(error: Exception) -> dict[str, Any]:
     if not isinstance(error, HoldfastError):
-        message = "the manager met a defect of ours"
+        message = "unexpected error in the manager; the manager's log has the traceback"
         return {"error": {"code": HoldfastError.code, "message": message}}
     details = json.loads(json.dumps(error.details, default=str))
     return {"error": {"code": error.code, "message": error.message, "details": details}}
@@ -284,7 +284,7 @@ class RemoteManager(Manager):
         except oslo_messaging.MessagingTimeout as error:
             raise Unavailable(
                 f"no manager answered within {timeout_s} s: is holdfast-manager running? If one"
-                " had begun, it goes on: look before you repeat the command"
+                " has begun the command, the manager completes it: check before you repeat it"
             ) from error
         except _AWAY as error:
             raise Unavailable(
