@@ -209,15 +209,22 @@ BODIES = {
     "objects": b"[" + b"{}," * 3_900_000 + b"{}]",
     "texts": b"[" + b'"a",' * 2_900_000 + b'"a"]',
     "deep": b"[" * 5_000_000 + b"]" * 5_000_000,
+    "blanks": b" " * 11_900_000 + b"{}",
+    "a text": b'{"a": "' + b"x" * 11_900_000 + b'"}',
+    "a wide character": b'{"a": "' + b"x" * 11_900_000 + '\U0001f600"}'.encode(),
+    "escapes": b'{"a": "' + b"\\ud83d\\ude00" * 990_000 + b'"}',
+    "fields": json.dumps({str(number) + "k" * 90: None for number in range(98_000)}).encode(),
 }
 
 
 @pytest.mark.slow("16 clients send 12 MB each")
 @pytest.mark.parametrize("kind", sorted(BODIES))
 def test_large_bodies_of_many_values_are_refused_in_little_memory(
-    furnished: Path, tmp_path: Path, kind: str
+    furnished: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import http.client
+
+    monkeypatch.setattr("holdfast.app.http_server.BODY_FILE_BYTES", 2**30)
 
     body, port = BODIES[kind], free_port()
     statuses: list[int] = []

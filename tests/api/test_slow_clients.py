@@ -29,7 +29,8 @@ def application(environ: dict[str, object], start_response: object) -> Iterable[
     if environ["PATH_INFO"] == "/late":
         time.sleep(2.5)
     length = 64 * 2**20 if environ["PATH_INFO"] == "/large" else 2
-    start_response("200 OK", [("Content-Length", str(length))])  # type: ignore[operator]
+    status = "429 Too Many Requests" if environ["PATH_INFO"] == "/again" else "200 OK"
+    start_response(status, [("Content-Length", str(length))])  # type: ignore[operator]
     return pieces
 
 
@@ -158,6 +159,18 @@ def test_a_clock_that_is_set_neither_stops_deadlines_nor_closes_uploads(
         else:
             connection.sendall(b" " * 999)
             assert connection.recv(13) == b"HTTP/1.1 200 "
+
+
+def test_a_flood_that_ignores_429_has_an_answer_per_connection_and_held_time(port: int) -> None:
+    """Also of pipelined requests, which would not wait for the answer."""
+    request = b"GET /again HTTP/1.1\r\nHost: a\r\n\r\n"
+    began = time.monotonic()
+    with sockets(port, request, 1) as (one,), sockets(port, request * 50, 1) as (many,):
+        for _ in range(3):
+            assert one.recv(65536).startswith(b"HTTP/1.1 429 ")
+            one.sendall(request)
+        assert heard(many).count(b"HTTP/1.1 429 ") == 1
+    assert time.monotonic() - began >= 3 * http_server.HELD_S[0]
 
 
 LARGE = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n" + b" " * 400_000

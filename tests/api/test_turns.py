@@ -13,11 +13,14 @@ import pytest
 from oslo_middleware import basic_auth
 
 from holdfast.api import auth
-from holdfast.api.concurrency import ConcurrencyLimiter
-from holdfast.model.errors import Unavailable
+from holdfast.api.concurrency import BURST_S, WORK, ConcurrencyLimiter, FairShares
+from holdfast.api.tokens import agent_token
+from holdfast.model.errors import TooMany, Unavailable
+from holdfast.model.observation import AGENT_HEADER
 from tests.api.conftest import Build
-from tests.api.house import LEASES, House, basic, basic_config
+from tests.api.house import LEASES, SECRET, House, basic, basic_config
 from tests.processes import eventually
+from tests.simclock import SimClock
 
 HERE, THERE = "192.0.2.7", "192.0.2.8"
 
@@ -87,6 +90,97 @@ def test_what_is_lent_comes_back_however_much_was_read(read: int) -> None:
     lent.close()
     assert list(turns.lent(iter([b"c"]))) == [b"c"]
     assert not turns._taken
+
+
+# shares of projects and users
+
+
+def sent(shares: FairShares, user: str, kind: str = "reads", project: str = "blue") -> int:
+    """Send requests until one is refused; return how many were answered."""
+    for number in range(10_000):
+        try:
+            with shares.turn(kind, project, user, per_s=10.0):
+                pass
+        except TooMany as error:
+            assert error.details["wait_s"] >= 1
+            return number
+    raise AssertionError("none was refused")
+
+
+def test_a_user_has_half_of_the_share_of_a_project_and_each_kind_one_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("time.thread_time", lambda: 0.0)
+    clock = SimClock()
+    shares = FairShares(clock, threads=8)
+    most = 10 * BURST_S
+    assert sent(shares, "bob") == pytest.approx(most / 2, abs=1)
+    assert sent(shares, "eve") == pytest.approx(most / 2, abs=1)
+    assert sent(shares, "ann") == 0
+    assert sent(shares, "ann", "writes") > 0 and sent(shares, "ann", project="red") > 0
+    clock.advance(2.0)
+    assert sent(shares, "bob") == pytest.approx(10, abs=1)
+
+
+def test_a_request_that_computes_for_long_counts_as_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter(range(1000))
+    monkeypatch.setattr("time.thread_time", lambda: float(next(times)))
+    clock = SimClock()
+    shares = FairShares(clock, threads=8)
+    assert sent(shares, "bob") == 2  # a second of a processor each
+    clock.advance(2 / WORK)
+    assert sent(shares, "bob") == 1
+
+
+def test_a_project_never_has_all_threads() -> None:
+    shares = FairShares(SimClock(), threads=8)
+    with ExitStack() as stack:
+        for user in ("bob", "eve"):
+            with pytest.raises(TooMany):
+                while True:
+                    stack.enter_context(shares.turn("reads", "blue", user, 1000.0))
+        assert shares._running == {("project", "blue"): 6, ("user", "bob"): 4, ("user", "eve"): 2}
+        stack.enter_context(shares.turn("reads", "red", "dan", 1000.0))
+    assert not shares._running
+
+
+def test_the_shares_of_strangers_take_a_fixed_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.api.concurrency.MOST_SHARES", 10)
+    shares = FairShares(SimClock(), threads=8)
+    for number in range(50):
+        with shares.turn("reads", f"project {number}", f"user {number}", 10.0):
+            pass
+    assert len(shares._used_until) == 10
+
+
+FEW = "[api]\nreads_per_s = 1\nwrites_per_s = 1\navailability_per_s = 1\n"
+
+
+def test_beyond_its_share_a_project_gets_429_and_nobody_else_does(
+    build: Build, tmp_path: Path
+) -> None:
+    house = build(basic_config(tmp_path) + FEW)
+    house.clock.stand_still()
+    answers = [house.call("GET", LEASES, "member") for _ in range(20)]
+    assert [answer.status_code for answer in answers[:5]] == [200] * 5
+    assert answers[-1].status_code == 429
+    assert int(answers[-1].headers["Retry-After"]) >= 1
+    availability = "/holdfast/v1/availability"
+    assert house.call("GET", availability, "member").status_code == 400
+    assert house.call("DELETE", f"{LEASES}/x", "member").status_code == 404
+    assert house.call("GET", LEASES, "other").status_code == 200
+    agent = {AGENT_HEADER: agent_token("cmp-1", SECRET)}
+    for _ in range(20):
+        assert house.call("GET", LEASES, "admin").status_code == 200
+        assert house.call("GET", LEASES, "service").status_code != 429
+        assert house.call("GET", "/holdfast/v1/agents", headers=agent).status_code != 429
+        searched = house.call("GET", availability, "member")
+        deleted = house.call("DELETE", f"{LEASES}/x", "member")
+    assert (searched.status_code, deleted.status_code) == (429, 429)
+    house.clock.ahead_s += 60
+    assert house.call("GET", LEASES, "member").status_code == 200
 
 
 # http_basic

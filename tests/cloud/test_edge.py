@@ -7,12 +7,14 @@ Against a stand-in that does what it is told (`tests/cloud/stub.py`), and never 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
+import json
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from holdfast.drivers.nova.servers import NovaMoves
 from holdfast.drivers.nova.session import Edge, answer, pages, supports
 from holdfast.model.errors import Conflict, DriverError, HoldfastError, NotFound
 from holdfast.runtime import http
+from holdfast.runtime.clock import SystemClock
 from tests.cloud.stub import (
     Act,
     Handler,
@@ -512,3 +515,115 @@ def test_the_next_caller_repeats_a_failed_resync_and_no_caller_waits_for_ever() 
         with pytest.raises(RuntimeError):
             first.result()
         assert second.result()
+
+
+SERVER = {
+    "id": "s-1",
+    "name": "web",
+    "status": "ACTIVE",
+    "tenant_id": "blue",
+    "user_id": "ann",
+    "OS-EXT-STS:vm_state": "active",
+    "OS-EXT-STS:task_state": None,
+    "OS-EXT-STS:power_state": 1,
+    "OS-EXT-SRV-ATTR:host": "cmp-1",
+    "locked": False,
+    "locked_reason": None,
+    "metadata": {"a": "b"},
+    "image": {"id": "i-1"},
+    "created": "2026-01-01T00:00:00Z",
+    "flavor": {"vcpus": 1, "ram": 2, "disk": 3, "original_name": "f", "extra_specs": {"a": "b"}},
+}
+SERVICE = {
+    "host": "cmp-1",
+    "zone": "nova",
+    "state": "up",
+    "status": "enabled",
+    "disabled_reason": None,
+    "forced_down": False,
+    "updated_at": "2026-01-01T00:00:00.000000",
+}
+HYPERVISOR = {
+    "id": "h-1",
+    "hypervisor_hostname": "cmp-1",
+    "service": {"host": "cmp-1"},
+    "vcpus": 8,
+    "memory_mb": 1024,
+    "local_gb": 10,
+    "hypervisor_type": "QEMU",
+    "hypervisor_version": 8_000_000,
+    "cpu_info": {"arch": "x86_64"},
+    "state": "up",
+}
+INVENTORY = {"total": 8, "reserved": 0, "allocation_ratio": 4.0, "max_unit": 8}
+POOL = {"id": 1, "name": "freepool", "hosts": ["cmp-1"], "metadata": {"a": "b"}}
+ANSWERS: dict[str, Any] = {
+    "GET /v2.1/servers/detail": {"servers": [SERVER]},
+    "GET /v2.1/os-services": {"services": [SERVICE]},
+    "GET /v2.1/os-hypervisors/detail": {"hypervisors": [HYPERVISOR]},
+    "GET /v2.1/os-aggregates": {"aggregates": [POOL]},
+    "GET /placement/resource_providers/h-1/inventories": {"inventories": {"VCPU": INVENTORY}},
+    "GET /placement/resource_providers/h-1/traits": {"traits": ["HW_CPU"]},
+}
+STRANGE = (None, "x\0", "\ud800", True, 10**400, float("nan"), [], {"a": float("inf")})
+
+
+def spoilt(body: Any) -> Iterator[Any]:
+    """Copies of an answer: in each a single value is missing, or is something strange."""
+    keys = body.keys() if isinstance(body, dict) else range(len(body))
+    for key in keys if isinstance(body, dict | list) else ():
+        for strange in STRANGE:
+            yield _with(body, key, strange)
+        if isinstance(body, dict):
+            yield {name: value for name, value in body.items() if name != key}
+        if isinstance(body[key], dict | list):
+            yield from (_with(body, key, inner) for inner in spoilt(body[key]))
+
+
+def _with(body: Any, key: Any, value: Any) -> Any:
+    copied = body.copy()
+    copied[key] = value
+    return copied
+
+
+def page(body: Any) -> Act:
+    """The answer as the first page of a list; what follows is empty."""
+
+    def act(handler: Handler) -> None:
+        later = "marker=" in handler.path
+        empty = {key: [] for key in body} if isinstance(body, dict) else []
+        handler.say(200, empty if later else body)
+
+    return act
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+def test_a_strange_value_in_an_answer_is_an_error_of_ours_with_a_log_line_or_harmless(
+    stub: Stub, tmp_path: Path, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cloud = connect_cloud(config(tmp_path, stub.server_port), SystemClock())
+    calls: dict[str, Callable[[], Any]] = {
+        "GET /v2.1/servers/detail": cloud.servers.list,
+        "GET /v2.1/os-services": cloud.services.list,
+        "GET /v2.1/os-aggregates": cloud.pools.list,
+    }
+    call = calls.get(path, lambda: cloud.hosts.find("cmp-1"))
+    usual = {known: page(body) for known, body in ANSWERS.items() if known != path}
+    errors = 0
+    for body in spoilt(ANSWERS[path]):
+        stub.acts = usual | {path: page(body)}
+        caplog.clear()
+        try:
+            found = call()
+        except (NotFound, Conflict):
+            continue
+        except DriverError as error:
+            errors += 1
+            assert ("makes no sense" in error.message) == ("makes no sense" in caplog.text)
+            continue
+        plain = [
+            dataclasses.asdict(each) for each in (found if isinstance(found, list) else [found])
+        ]
+        json.dumps(plain, default=str, allow_nan=False).encode()
+    assert errors >= 10
+    cloud.close()

@@ -180,6 +180,18 @@ def test_a_manager_that_starts_after_the_clock_went_back_runs_everything(shop: S
     assert runs == ["chore", "chore"]
 
 
+def test_a_clock_that_goes_ahead_and_back_soon_after_the_start_is_noticed_at_once(
+    shop: Shop,
+) -> None:
+    runs: list[str] = []
+    loop = shop.loop(shop.runner(Toy("chore", {"a": periodic(runs, "chore")})))
+    shop.add("chore")
+    for by in (timedelta(), YEAR_AHEAD, -YEAR_AHEAD):
+        move_clock(shop, by)
+        loop.cycle()
+    assert runs == ["chore"] * 3
+
+
 def periodic(runs: list[str], name: str) -> Callable[[Run], str]:
     def run(_run: Run) -> str:
         runs.append(name)

@@ -98,7 +98,7 @@ def load(folder: Path, **options: Any) -> tuple[Enforcement, cfg.ConfigOpts]:
 def test_nothing_is_refused_where_nothing_is_enabled(tmp_path: Path) -> None:
     enforcement, _ = load(tmp_path, max_lease_duration=60)
     enforcement.check_create(ANN, lease(1000))
-    assert enforcement.limits("alpha") is None
+    assert enforcement.limits("alpha") == Limits(leases=1000)  # the default
     assert enforcement.end_work(lease(), NOON) == ()
     Enforcement().check_create(ANN, lease(1000))
 

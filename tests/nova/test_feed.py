@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import gc
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
+from holdfast.cmd import nova_plugins
 from holdfast.nova.feed import KERNEL, Feed, HostCpu, main
 from tests.processes import PATIENCE_S, eventually
 
@@ -224,3 +226,13 @@ def test_without_nova_the_installer_names_the_required_python(
 ) -> None:
     assert main(["--install"]) == 1
     assert "run this with nova-compute's Python" in capsys.readouterr().err
+
+
+def test_no_foreign_text_begins_a_line_in_the_log_of_the_plugins() -> None:
+    try:
+        raise ValueError("x\n2026-01-01 forged\x1b[2J\u2028y")
+    except ValueError:
+        record = logging.makeLogRecord({"msg": "guest %s", "args": ("a\nb",)})
+        record.exc_info = sys.exc_info()
+    text = nova_plugins._OneLine("%(message)s").format(record)
+    assert "Traceback" in text and text.isprintable()

@@ -136,7 +136,8 @@ class _Endpoint:
             query = http_request.Schema(http_request.query_schema(route.query, route.needs))
 
         def respond(req: falcon.Request, resp: falcon.Response, **params: str) -> None:
-            with self._services.room_for(req):
+            caller = getattr(req.context, "caller", None)
+            with self._services.share_of(route, caller), self._services.room_for(req):
                 request = self._ask(req, params, (route, schema), query)
                 reply = route.handler(request)
             resp.status = falcon.code_to_http_status(reply.status)

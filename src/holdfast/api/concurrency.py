@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits and caches for slow API work.
 
-`ConcurrencyLimiter` bounds concurrent work, `SingleFlight` shares a result between concurrent
-requests, `JsonCache` keeps rendered JSON. They keep slow work from occupying every API thread.
+`ConcurrencyLimiter` bounds concurrent work, `FairShares` bounds requests and work of a project and
+a user, `SingleFlight` shares a result between concurrent requests, `JsonCache` keeps rendered JSON.
+They keep slow work from occupying every API thread.
 """
 
 import contextlib
+import math
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from holdfast.model.errors import Unavailable
+from holdfast.model.errors import TooMany, Unavailable
+from holdfast.runtime.clock import Clock
 
 
 class ConcurrencyLimiter:
@@ -118,6 +121,68 @@ class Lent:
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
             give_back()
+
+
+#: Seconds of its share that a project or user may use at once.
+BURST_S: Final = 10.0
+#: Part of a processor that requests of a project may use on average, each kind of request apart.
+WORK: Final = 0.25
+#: Projects and users that `FairShares` remembers; it drops the oldest first.
+MOST_SHARES: Final = 10_000
+
+
+class FairShares:
+    """Bounds requests of a project and a user, by kind, on average and at once.
+
+    with shares.turn("reads", "blue", "bob", per_s=100.0):  # TooMany (429) above the share
+        answer()
+
+    A project may send `per_s` requests per second and may use `WORK` of a processor: a request
+    that takes more counts as several. At most three quarters of all threads answer a project at
+    once. A user has half of the project's rate, and at most half of all threads.
+    """
+
+    def __init__(self, clock: Clock, threads: int) -> None:
+        self._clock = clock
+        self._most = {"project": max(1, threads * 3 // 4), "user": max(1, threads // 2)}
+        #: Monotonic time until which each share is used up.
+        self._used_until: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+        self._running: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def turn(self, kind: str, project: str, user: str, per_s: float) -> Iterator[None]:
+        """Count a request of this kind, and its processor time; TooMany above a share."""
+        least = 1 / per_s
+        costs = {(kind, "project", project): 1.0, (kind, "user", user): 2.0}
+        self._begin(costs, least)
+        before = time.thread_time()
+        try:
+            yield
+        finally:
+            more = (time.thread_time() - before) / WORK - least
+            with self._lock:
+                for key, factor in costs.items():
+                    self._running[key[1:]] -= 1
+                    if key in self._used_until:
+                        self._used_until[key] += max(0.0, more) * factor
+                self._running = +self._running  # without zeros
+
+    def _begin(self, costs: Mapping[tuple[str, str, str], float], least: float) -> None:
+        now = self._clock.monotonic()
+        with self._lock:
+            for key in costs:
+                wait_s = self._used_until.get(key, now) - now - BURST_S
+                if wait_s > 0 or self._running[key[1:]] >= self._most[key[1]]:
+                    raise TooMany(
+                        f"too many {key[0]} of {key[1]} {key[2]}, see [api] {key[0]}_per_s",
+                        wait_s=max(1, math.ceil(wait_s)),
+                    )
+            for key, factor in costs.items():
+                self._used_until[key] = max(now, self._used_until.pop(key, now)) + least * factor
+                self._running[key[1:]] += 1
+            while len(self._used_until) > MOST_SHARES:
+                self._used_until.popitem(last=False)
 
 
 T = TypeVar("T")

@@ -16,7 +16,8 @@ import falcon
 import jsonschema
 from oslo_config import cfg
 
-from holdfast.api.concurrency import ConcurrencyLimiter, JsonCache, SingleFlight
+from holdfast.api import tokens
+from holdfast.api.concurrency import ConcurrencyLimiter, FairShares, JsonCache, SingleFlight
 from holdfast.db import Store
 from holdfast.model.errors import HoldfastError, InvalidInput, TooLarge
 from holdfast.ports.fence import UNKNOWN
@@ -52,8 +53,25 @@ class Services:
         default_factory=lambda: ConcurrencyLimiter(2, 0, 0.0, EXPORTING)
     )
     large_bodies: ConcurrencyLimiter = field(
-        default_factory=lambda: ConcurrencyLimiter(2, 6, 10.0, LARGE_BODIES)
+        default_factory=lambda: ConcurrencyLimiter(1, 7, 10.0, LARGE_BODIES)
     )
+
+    @cached_property
+    def shares(self) -> FairShares:
+        return FairShares(self.clock, self.conf.api.threads)
+
+    def share_of(
+        self, route: "Route", caller: Caller | None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Count the request against the shares of its project and user; TooMany above them.
+
+        Operators, services, agents and monitors have no limit.
+        """
+        kind = route.share or ("reads" if route.method == "GET" else "writes")
+        per_s = self.conf.api[f"{kind}_per_s"]
+        if caller is None or not per_s or caller.is_admin or _is_program(caller):
+            return contextlib.nullcontext()
+        return self.shares.turn(kind, caller.project_id, caller.user_id, per_s)
 
     def room_for(self, req: falcon.Request) -> contextlib.AbstractContextManager[None]:
         """Hold one of the places for large bodies while a request with such a body is handled.
@@ -66,6 +84,11 @@ class Services:
         if unknown or (length or 0) > LARGE_BYTES:
             return self.large_bodies.turn(req.remote_addr)
         return contextlib.nullcontext()
+
+
+def _is_program(caller: Caller) -> bool:
+    """Tell whether the caller is one of those whose requests grow with the cloud."""
+    return "service" in caller.roles or bool(tokens.own_host(caller) or tokens.own_name(caller))
 
 
 @dataclass(frozen=True)
@@ -133,6 +156,7 @@ class Route:
     status: int = 200
     also: Sequence[int] = ()  # other successful statuses with the same reply, for example 200
     max_body: int = 0  # body limit in bytes, if above [api] max_body
+    share: str = ""  # kind of request for `FairShares`, if neither "reads" nor "writes"
     page: bool = False  # a console page: session cookie and CSRF token, see `api.login`
 
 
@@ -145,9 +169,13 @@ MAX_DEPTH = 32
 MAX_VALUES = 100_000
 #: Bodies above this size take turns.
 LARGE_BYTES = 1024 * 1024
+#: Longest text in such a body. A character takes up to four bytes of memory.
+LARGE_TEXT = 65_536
 #: Longest text of a form field or query parameter, except fields that hold whole documents.
 MAX_FIELD = 16_384
 _BEYOND = 2**63
+#: A text of JSON without its second quote; every second match is what stands between two texts.
+_JSON_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+', re.DOTALL)
 _UNKEEPABLE = re.compile("[\x00\ud800-\udfff]")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _JSON = re.compile(r"application/(?:[\w.-]+\+)?json")
@@ -166,20 +194,33 @@ def read(req: falcon.Request, limit: int) -> Any:
     """Read and parse the JSON body; return {} for an empty body."""
     _check_type(req.content_type)
     found = data(req, limit)
-    if not found.strip():
+    if not found or found.isspace():
         return {}
     # a page of another site can send a body without a type; scripts often do
     if req.content_type is None and (req.get_header("Origin") or req.get_header("Sec-Fetch-Site")):
         raise Malformed("Content-Type is missing; send application/json")
-    # an upper bound: commas and brackets inside texts count too
-    if sum(found.count(sign) for sign in (b",", b"[", b"{")) > MAX_VALUES:
-        raise TooLarge(f"the body has more than {MAX_VALUES} values")
+    _check_memory(found)
     try:
         value = _loads(found)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"Malformed request body: not JSON: {_short(error)}") from None
     clean(value, "")
     return value
+
+
+def _check_memory(found: bytes) -> None:
+    """Refuse a body that takes many times its size in memory once parsed."""
+    # an upper bound: commas and brackets inside texts count too
+    if sum(found.count(sign) for sign in (b",", b"[", b"{")) > MAX_VALUES:
+        raise TooLarge(f"the body has more than {MAX_VALUES} values")
+    if len(found) <= LARGE_BYTES:
+        return
+    if not found.isascii():
+        raise Malformed(f"a body of more than {LARGE_BYTES} bytes is ASCII, with escapes")
+    if found.count(b'"') > 4 * MAX_VALUES or any(
+        text.end() - text.start() > LARGE_TEXT for text in _JSON_TEXT.finditer(found)
+    ):
+        raise TooLarge(f"a body of {len(found)} bytes has texts of {LARGE_TEXT} bytes at most")
 
 
 def data(req: falcon.Request, limit: int) -> bytes:

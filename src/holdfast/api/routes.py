@@ -143,7 +143,7 @@ ROUTES: Sequence[Route] = (
     # Holdfast v1
     Route("GET", f"{H}/availability", availability.show, "holdfast:availability:show",
           "Search windows of available resources", query=availability.QUERY, needs=["reservation"],
-          reply=one("availability", availability.VIEW)),
+          reply=one("availability", availability.VIEW), share="availability"),
     Route("POST", f"{H}/observations", observations.create, "holdfast:observation:create",
           "Report an observation of an agent or monitor", schema=observations.SCHEMA, status=202,
           reply=one("observation", observations.VIEW)),

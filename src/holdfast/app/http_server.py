@@ -6,6 +6,7 @@ idle connections hold a socket and no worker. This module adds to waitress:
 
 - a deadline for a whole request, headers and body, and for a client that reads no answer, both by
   the monotonic clock;
+- the answer 429 waits for a second, because a flood on many connections ignores Retry-After;
 - a share of all connections per client address: a new connection beyond the share closes the
   oldest waiting connection of the same address;
 - a body limit that depends on whether the request carries credentials, applied before the body or
@@ -16,10 +17,12 @@ idle connections hold a socket and no worker. This module adds to waitress:
 """
 
 import contextlib
+import ctypes
 import errno
 import json
 import logging
 import os
+import random
 import resource
 import socket
 import threading
@@ -50,10 +53,19 @@ IDLE_S: Final = 30
 UNREAD_S: Final = 30.0
 #: Seconds that running requests have to end after `stop`.
 STOP_S: Final = 5.0
+#: Seconds that the answer 429 waits: a client that ignores Retry-After sends no more meanwhile.
+#: The times differ, so that the connections of a flood do not come back together.
+HELD_S: Final = (0.5, 1.5)
+#: Longest turn of the server's loop, and the longest while an answer waits.
+TURN_S: Final = 0.5
+HELD_TURN_S: Final = 0.02
 #: Seconds in which the server drops data of a client whose request it has refused.
 LINGER_S: Final = 2.0
 #: Bytes of a body that the server keeps in memory.
 MEMORY_BYTES: Final = 114_688
+#: glibc maps larger blocks of memory one by one; malloc.h has the number of the parameter.
+MAPPED_BYTES: Final = 2**20
+M_MMAP_THRESHOLD: Final = -3
 #: Bytes of all larger bodies together, in temporary files. One address has at most half of them.
 BODY_FILE_BYTES: Final = 256 * 2**20
 #: Bytes of an answer that the server keeps in memory: more than any answer of the API has.
@@ -190,6 +202,15 @@ class _Task(WSGITask):  # type: ignore[misc]
         if self.has_body or asked or self.version == "1.0":
             super().set_close_on_finish()
 
+    def build_response_header(self) -> Any:
+        if self.status.startswith("429 "):
+            until = time.monotonic() + random.uniform(*HELD_S)
+            self.channel.held_until = until
+            self.channel.server.held_until = max(until, self.channel.server.held_until)
+            if len(self.channel.requests) > 1:  # pipelined requests would not wait
+                super().set_close_on_finish()
+        return super().build_response_header()
+
 
 class _ErrorTask(ErrorTask):  # type: ignore[misc]
     """Answers a refused request with JSON, as the API does."""
@@ -226,6 +247,8 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
     began: float | None = None
     #: Monotonic time since when the client has read nothing of an answer.
     unread_since: float | None = None
+    #: Monotonic time before which no answer is sent.
+    held_until = 0.0
     refused = False
     linger_until: float | None = None
 
@@ -260,7 +283,13 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
         return self.linger_until is not None or bool(super().readable())
 
     def writable(self) -> bool:
-        return self.linger_until is None and bool(super().writable())
+        return self.linger_until is None and not self._is_held() and bool(super().writable())
+
+    def _flush_some(self, do_close: bool = True) -> bool:
+        return not self._is_held() and bool(super()._flush_some(do_close))
+
+    def _is_held(self) -> bool:
+        return time.monotonic() < self.held_until
 
     def handle_read(self) -> None:
         if self.linger_until is not None:
@@ -332,7 +361,7 @@ class _Listener(TcpWSGIServer):  # type: ignore[misc]
     """Accepts connections within the limits; see the module docstring."""
 
     channel_class = _Channel
-    accept_after = next_check = 0.0
+    accept_after = next_check = held_until = 0.0
     last_complaint = float("-inf")
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -441,6 +470,7 @@ class Server:
 
     def start(self) -> None:
         self.bind()
+        _return_memory()
         self._worker.start()
 
     def stop(self) -> None:
@@ -457,15 +487,23 @@ class Server:
         wasyncore.close_all(self._listener._map, ignore_all=True)
         self._listener = None
 
-    def _poll(self, longest_s: float = 0.5) -> float:
+    def _poll(self, longest_s: float = TURN_S) -> float:
         """Read, write and accept once; return the pause until the next turn: none."""
         assert self._listener is not None
+        if time.monotonic() < self._listener.held_until + longest_s:
+            longest_s = HELD_TURN_S
         wasyncore.loop(longest_s, use_poll=True, map=self._listener._map, count=1)
         return 0.0
 
     def _busy(self) -> bool:
         assert self._listener is not None
         return any(not channel.waits for channel in self._listener.active_channels.values())
+
+
+def _return_memory() -> None:
+    """Make glibc return the memory of large bodies to the system, not to the heap of a thread."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 def _connections() -> int:

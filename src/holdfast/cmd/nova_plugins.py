@@ -26,12 +26,20 @@ from holdfast.metrics.plugin_manager import PluginManager
 from holdfast.metrics.plugin_runner import Limits, PluginRunner
 from holdfast.ports.metrics import Process
 from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.text import printable
 from holdfast.runtime.threads import start_call
 
 LOG = logging.getLogger("holdfast.nova_plugins")
 
 #: The first message waits this long for the plugins to load: the next one comes a minute later.
 FIRST_S: Final = 10.0
+
+
+class _OneLine(logging.Formatter):
+    """Formats a record, and its traceback, as one line: foreign text cannot imitate another."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def processes(uuids: Collection[str]) -> Mapping[str, Process]:
@@ -63,11 +71,9 @@ def main() -> int:
     arguments = parser.parse_args()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent to nova-compute's process group
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # nova-compute ends, and so does the input
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(process)d %(levelname)s %(name)s %(message)s",
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     clock = SystemClock()
     runner = PluginRunner(Limits(), PluginLog())
     plugins = PluginManager(runner, arguments.file, clock)

@@ -28,6 +28,19 @@ OPTS = [
         "host is [api] host or loopback, else relative links.",
     ),
 ]
+_PER_S = (
+    "of a project without the role admin or service. Ten seconds of this may come at once, and a "
+    "single user has half. Requests that use much processor time count as several. The API answers "
+    "429 with Retry-After above it. 0: no limit."
+)
+OPTS += [
+    cfg.IntOpt(f"{kind}_per_s", default=number, min=0, mutable=True, help=f"{what} {_PER_S}")
+    for kind, number, what in (
+        ("reads", 100, "Reads per second"),
+        ("writes", 40, "Writes per second"),
+        ("availability", 20, "Searches for free windows per second"),
+    )
+]
 
 
 # [auth]: files of http_basic, the agent secret, cache time of logins, and the project of noauth.

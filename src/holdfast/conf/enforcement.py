@@ -93,7 +93,7 @@ OPTS = [
     ),
     cfg.IntOpt(
         "max_leases",
-        default=-1,
+        default=1000,
         min=-1,
         mutable=True,
         help="Unfinished leases that a project may have. -1: no limit.",

@@ -366,7 +366,7 @@ class Loop:
         """
         if offset < self._offset - WENT_BACK_S:
             self._mends = [at, at + MEND_AGAIN_S]
-        self._offset = min(offset, self._offset) if self._mends else offset
+        self._offset = offset
         if self._mends and self._mends[0] <= at:
             mended = self._operations.mend_future(self._runner.ttl)
             if mended:

@@ -12,19 +12,65 @@ Rules for every driver:
 - Drivers compare host names with `model.host.same`.
 """
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from types import UnionType
+from typing import Any, Protocol, get_args, get_origin, get_type_hints
 
 from holdfast.model import host as hosts
 from holdfast.model.errors import Conflict
 
 # Cloud objects, as frozen values that the ports below return and accept.
 
+_UNKEEPABLE = re.compile("[\x00\ud800-\udfff]")
+#: Numbers beyond this cannot be stored in the database.
+_LARGEST = 2**31
+
+
+@functools.cache
+def _hints(kind: type) -> Sequence[tuple[str, Any, Any, Sequence[Any]]]:
+    hints = get_type_hints(kind).items()
+    return tuple((name, hint, get_origin(hint), get_args(hint)) for name, hint in hints)
+
+
+def _fits(value: Any, hint: Any, origin: Any, inner: Sequence[Any]) -> bool:
+    """Tell whether a value can be stored and has the type, with its elements."""
+    if origin is UnionType:
+        return any(_is_plain(value, one) for one in inner)
+    if origin is None:
+        return _is_plain(value, hint)
+    if not isinstance(value, origin):
+        return False
+    if origin is Mapping:
+        return all(_is_plain(k, inner[0]) and _is_plain(v, inner[1]) for k, v in value.items())
+    return all(_fits(each, inner[0], get_origin(inner[0]), get_args(inner[0])) for each in value)
+
+
+def _is_plain(value: Any, kind: Any) -> bool:
+    if isinstance(value, str):
+        return kind is str and not _UNKEEPABLE.search(value)
+    if isinstance(value, int) and kind is int:
+        return not isinstance(value, bool) and -_LARGEST < value < _LARGEST
+    return isinstance(value, kind)
+
+
+class Checked:
+    """Base of cloud objects: a value of another type, from an answer of the cloud, is a TypeError.
+
+    The drivers turn a TypeError into a DriverError.
+    """
+
+    def __post_init__(self) -> None:
+        for name, hint, origin, inner in _hints(type(self)):
+            if not _fits(getattr(self, name), hint, origin, inner):
+                raise TypeError(f"{type(self).__name__}.{name}: {getattr(self, name)!r:.80}")
+
 
 @dataclass(frozen=True)
-class CloudHost:
+class CloudHost(Checked):
     """A hypervisor as the cloud lists it.
 
     `inventories` and `traits` are those of the hypervisor's own resource provider in Placement,
@@ -49,7 +95,7 @@ class CloudHost:
 
 
 @dataclass(frozen=True)
-class Pool:
+class Pool(Checked):
     """A host aggregate without an availability zone of its own."""
 
     id: str
@@ -59,7 +105,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Server:
+class Server(Checked):
     id: str
     name: str
     project_id: str
@@ -85,7 +131,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Service:
+class Service(Checked):
     """The nova-compute service of one host, as the cloud knows the service."""
 
     host: str
@@ -100,7 +146,7 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Migration:
+class Migration(Checked):
     """A Nova migration record: the only proof of how an evacuation ended."""
 
     id: str
@@ -113,7 +159,7 @@ class Migration:
 
 
 @dataclass(frozen=True)
-class Flavor:
+class Flavor(Checked):
     id: str
     name: str
     vcpus: int
@@ -125,7 +171,7 @@ class Flavor:
 
 
 @dataclass(frozen=True)
-class Inventory:
+class Inventory(Checked):
     """Slots of one resource class on one host; `generation` guards every write.
 
     The generation covers all resource classes of the host and may move whenever a server takes
@@ -153,7 +199,7 @@ class Inventory:
 
 
 @dataclass(frozen=True)
-class ServerGroup:
+class ServerGroup(Checked):
     id: str
     name: str
     policy: str  # affinity | anti-affinity
@@ -161,7 +207,7 @@ class ServerGroup:
 
 
 @dataclass(frozen=True)
-class Address:
+class Address(Checked):
     """A floating IP."""
 
     id: str
@@ -173,7 +219,7 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Subnet:
+class Subnet(Checked):
     """An address range of a network.
 
     The cloud itself allocates addresses from `pools`; each pool is a first and a last address.
@@ -187,7 +233,7 @@ class Subnet:
 
 
 @dataclass(frozen=True)
-class Volume:
+class Volume(Checked):
     """A volume and the servers with an attachment to the volume."""
 
     id: str

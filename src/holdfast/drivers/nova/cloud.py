@@ -91,12 +91,12 @@ def _with_its_provider(cloud: Any, host: CloudHost) -> CloudHost:
 
 
 def _inventory(body: Mapping[str, Any]) -> Inventory:
-    return Inventory(
-        total=body["total"],
-        reserved=body["reserved"],
-        ratio=body["allocation_ratio"],
-        most=body["max_unit"],
-    )
+    numbers = body["total"], body["reserved"], body["allocation_ratio"], body["max_unit"]
+    made = Inventory(*numbers)
+    if not all(isinstance(number, int) for number in (made.total, made.reserved, made.most)):
+        raise TypeError(f"inventory {numbers!r:.80}")
+    _ = made.capacity  # NaN and infinity have none
+    return made
 
 
 #: Names of the service type in catalogs, newest first.

@@ -32,7 +32,7 @@ from holdfast.runtime.http import Deadline
 
 LOG = logging.getLogger(__name__)
 #: Exceptions of code that reads an answer of unexpected form: missing keys, other types, nesting.
-NONSENSE = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+NONSENSE = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError)
 
 
 class Patience(threading.local):
