@@ -45,15 +45,22 @@ KINDS = {
 #: The one source that lies or is late.
 NONE = "nobody lies"
 FALSE_STOPPED, FALSE_STARTED = "a notification is false", "a notification says it runs again"
+FALSE_OTHERS = "a notifier reports all other hosts too"
 OUTAGE, MONITOR = "its notifications are delayed", "a monitor is wrong"
 LATE_BEATS, NO_BEATS = "heartbeats are late", "the agent stops"
 NOVA_LAGS, NOVA_STOPS = "Nova's row goes on", "Nova's row stops"
 BMC_AWAY = "the BMC does not answer"
 LIES: dict[str, Sequence[str]] = {
     "is well": [*[FALSE_STOPPED] * 7, *[MONITOR] * 2, NOVA_STOPS, NO_BEATS],
-    "loses power": [NONE, LATE_BEATS, MONITOR, OUTAGE, FALSE_STARTED, BMC_AWAY],
-    "hangs": [NONE, NONE, LATE_BEATS, NOVA_LAGS, MONITOR, OUTAGE, FALSE_STARTED, BMC_AWAY],
-    "is cut off": [NONE, NONE, LATE_BEATS, NOVA_LAGS, MONITOR, OUTAGE, FALSE_STARTED, BMC_AWAY],
+    "loses power": [NONE, LATE_BEATS, MONITOR, OUTAGE, FALSE_STARTED, FALSE_OTHERS, BMC_AWAY],
+    "hangs": [
+        *[NONE, NONE, LATE_BEATS, NOVA_LAGS, MONITOR, OUTAGE],
+        *[FALSE_STARTED, FALSE_OTHERS, BMC_AWAY],
+    ],
+    "is cut off": [
+        *[NONE, NONE, LATE_BEATS, NOVA_LAGS, MONITOR, OUTAGE],
+        *[FALSE_STARTED, FALSE_OTHERS, BMC_AWAY],
+    ],
     "loses storage": [NONE, MONITOR, NOVA_STOPS, BMC_AWAY, FALSE_STOPPED],
     "reboots": [NONE, NONE, LATE_BEATS, MONITOR, OUTAGE, *[BMC_AWAY] * 4],
     "is cut off and heard again": [NONE, NONE, LATE_BEATS, MONITOR, OUTAGE, *[BMC_AWAY] * 4],
@@ -63,6 +70,8 @@ LIES: dict[str, Sequence[str]] = {
 SETTLING_S, MOST_SETTLING_S, MAX_AGE_S = 1.0, 15.0, 600.0
 AGENT_MARGIN_S, NOVA_MARGIN_S, COUNTS_FOR = 1.0, 2.0, 2.5
 ASK_AGAIN_S, GRACE_S, RETRY_S = 2.0, 2.0, 15.0
+#: Seconds after which a host held as part of a mass failure is judged again, of four hosts.
+HELD_S = 10.2
 FOR, AGAINST, ABSTAIN = "for", "against", "abstain"
 
 
@@ -118,7 +127,8 @@ class Plan:
         sees = "storage" in self.kind or self.lie == MONITOR
         self.monitors = 3 if sees or dice.random() < 0.25 else 0
         self.skews = self._clocks()
-        silent = self.kind not in ("is well", "loses storage") and self.lie != OUTAGE
+        silent = self.kind not in ("is well", "loses storage")
+        silent = silent and self.lie not in (OUTAGE, FALSE_OTHERS)
         self.trusted = silent and dice.random() < 0.3
         self.tells_return = dice.random() < 0.5  # whether notifiers say STARTED
         self.racked = dice.random() < 0.5
@@ -130,7 +140,7 @@ class Plan:
         """By notifier how many seconds its clock is ahead."""
         dice = self.dice
         names = dice.choice((["ann"], ["ann"], ["ann", "bob"], []))
-        if self.lie in (OUTAGE, FALSE_STOPPED, FALSE_STARTED) and not names:
+        if self.lie in (OUTAGE, FALSE_STOPPED, FALSE_STARTED, FALSE_OTHERS) and not names:
             names = ["ann"]
         others = self.monitors or len(names) > 1
         if not (names or others) or (self.lie == FALSE_STARTED and not others):
@@ -256,6 +266,9 @@ class History:
             self._watch(host, number)
         if self.lie == FALSE_STOPPED:
             self._false_stopped(host, begins)
+        for other in HOSTS[1:] if self.lie == FALSE_OTHERS else ():
+            noticed = max(0.0, begins + dice.uniform(-10, 10))
+            self._post(other, "ann", "STOPPED", noticed, noticed + dice.uniform(0, 1))
         if self.lie == BMC_AWAY:
             self._bmc_away(begins - dice.uniform(0, 5), begins + dice.uniform(3, 50))
 
@@ -580,6 +593,9 @@ class History:
                 continue
             ready = self._ready(host, (since, until), state, signs)
             by = min(ready, default=math.inf) + GRACE_S
+            if self.lie == FALSE_OTHERS:  # until each other host has shown life
+                told = [at for one in HOSTS[1:] for at, _name in self.sources[one].stopped]
+                by = max(by, max(told) + self.nova_s + 2 * ASK_AGAIN_S) + HELD_S
             if self.away_until > since:
                 by = max(by, self.away_until + RETRY_S + GRACE_S)
             if by < until:

@@ -90,8 +90,11 @@ def test_a_guest_explained_by_its_host_is_published_as_explained(house: HealHous
     server = house.boot("web", "cmp-1")
     house.report_guest("cmp-1", server)
     house.run(seconds=3)
+    house.sim.fail_host("cmp-1")
     house.report("cmp-1")
     house.run(seconds=3)
+    house.m.store.switches.resume("", "ann")
+    house.run(seconds=20)
     assert events(house.ear)[:3] == ["incident.opened", "incident.held", "incident.opened"]
     assert "incident.explained" in events(house.ear)
 

@@ -174,11 +174,64 @@ def test_guests_reported_while_their_host_is_dealt_with_join_it(house: HealHouse
     house.segment("cmp-1", "cmp-2", "cmp-3", "cmp-4")
     house.sim.change(fence_lies=True)
     server = ha(house)
+    house.sim.cut_host("cmp-1")
     host = house.report("cmp-1")
-    house.run(seconds=5)
+    house.run(seconds=20)
+    assert house.incident(host).status == "running"
     guest = house.report_guest("cmp-1", server)
     house.run(seconds=5)
     assert house.incident(guest).id == house.incident(host).id
+
+
+def test_a_guest_dies_on_a_host_that_was_falsely_reported(house: HealHouse) -> None:
+    """The false report stays, and signs of life hold its incident for as long."""
+    house.segment("cmp-1", "cmp-2", "cmp-3", "cmp-4")
+    server = ha(house)
+    host = house.report("cmp-1")
+    house.run(seconds=30)
+    assert house.incident(host).status == "held"
+    house.sim.crash_server(server)
+    guest = house.report_guest("cmp-1", server)
+    house.run(seconds=20)
+    assert house.incident(guest).status == "recovered"
+    assert house.sim.running(server) == ["cmp-1"]
+    assert house.incident(host).status == "held"
+
+
+def test_a_false_report_of_its_host_does_not_end_the_recovery_of_a_guest(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2", "cmp-3", "cmp-4")
+    server = ha(house)
+    house.sim.crash_server(server)
+    house.m.store.switches.pause("", "ann", "wait", None)
+    guest = house.report_guest("cmp-1", server)
+    house.run(seconds=2)
+    host = house.report("cmp-1")
+    house.run(seconds=2)
+    said = {"event": "STARTED", "host_status": "NORMAL", "cluster_status": "ONLINE"}
+    house.notify("COMPUTE_HOST", "cmp-1", said)
+    house.run(seconds=30)
+    assert house.incident(host).status == "ignored"
+    house.m.store.switches.resume("", "ann")
+    house.run(seconds=30)
+    assert house.incident(guest).status == "recovered"
+    assert house.sim.running(server) == ["cmp-1"]
+
+
+def test_a_guest_stopped_for_its_restart_runs_again_after_the_death_of_its_host(
+    house: HealHouse,
+) -> None:
+    house.segment("cmp-1", "cmp-2", "cmp-3", "cmp-4")
+    server = ha(house)
+    house.sim.crash_server(server)
+    guest = house.report_guest("cmp-1", server)
+    while house.server(server)["status"] != "SHUTOFF":
+        house.run(seconds=0.1)
+    house.sim.fail_host("cmp-1")
+    house.report("cmp-1")
+    house.run(minutes=2)
+    assert house.incident(guest).kind == "host"
+    assert house.sim.running(server) not in ([], ["cmp-1"])
+    house.check_never_twice()
 
 
 def test_a_guest_deleted_meanwhile_ends_the_matter(house: HealHouse) -> None:

@@ -11,7 +11,8 @@ from holdfast.ports.cloud import Server, Service
 from holdfast.recovery import host_return
 from holdfast.recovery.host_liveness import read_nova
 from tests.recovery.house import HealHouse
-from tests.recovery.test_liveness import HOST, HOSTS, beat, cut, incidents, started
+from tests.recovery.test_liveness import HOST, HOSTS, beat, cut, incidents, post, started
+from tests.recovery.voters import GONE, voters
 from tests.simclock import EPOCH
 
 Arrange = Callable[[HealHouse], object]
@@ -191,3 +192,73 @@ def test_novas_state_counts_for_a_guest_of_which_no_agent_says_anything(
     power = PowerReturned(site.clock.now() - timedelta(seconds=901), rebooted=True)
     server = Server("s", "web", "p", HOST, status)
     assert host_return.guest_runs(site.context, HOST, server, power) == runs
+
+
+@pytest.mark.parametrize("said", ["withdrawn", "contradicted", "of all networks, once"])
+def test_a_report_that_holds_no_longer_is_no_proof_of_power_off(
+    house: HealHouse, said: str
+) -> None:
+    """Without a fence a trusted report proves that a host is off; here only its storage is lost."""
+    house.segment(*HOSTS, trust_host_status=True)
+    server = house.boot("web", HOST)
+    house.unfenced.add(HOST)
+    house.recovery.heartbeat_network = "manage"
+    one, two, three = voters(house, *HOSTS)
+    house.m.store.switches.pause("", "ann", "wait", None)
+    beat(house, HOST)
+    if said == "of all networks, once":
+        one.fails(HOST, GONE)
+        two.fails(HOST, GONE)
+        house.run(seconds=2)
+    else:
+        post(house, "ann", "STOPPED")
+        house.run(seconds=2)
+        if said == "withdrawn":
+            post(house, "ann", "STARTED")
+    for ctl in (one, two, three):
+        ctl.fails(HOST)
+    lives(house, 15)
+    house.m.store.switches.resume("", "ann")
+    lives(house, 60)
+    (incident,) = incidents(house)
+    assert "nothing proves that cmp-1 is off" in incident.sentence
+    assert house.sim.running(server) == [HOST]
+    assert not house.effects("moves.evacuate")
+
+
+def test_a_later_report_about_the_whole_host_is_proof_in_a_trusting_segment(
+    house: HealHouse,
+) -> None:
+    house.segment(*HOSTS, trust_host_status=True)
+    house.boot("web", HOST)
+    house.unfenced.add(HOST)
+    ctls = voters(house, *HOSTS)
+    house.m.store.switches.pause("", "ann", "wait", None)
+    for ctl in ctls:
+        ctl.fails(HOST)
+    house.run(seconds=5)
+    house.sim.fail_host(HOST)
+    post(house, "ann", "STOPPED")
+    house.m.store.switches.resume("", "ann")
+    house.run(minutes=2)
+    assert [one.status for one in incidents(house)] == ["recovered"]
+    house.check_never_twice()
+
+
+@pytest.mark.parametrize("away_after_s", [0.01, 8.0])
+def test_a_watchdogs_time_counts_from_a_report_to_nova_while_no_manager_ran(
+    house: HealHouse, away_after_s: float
+) -> None:
+    house.segment(*HOSTS)
+    server = house.boot("web", HOST)
+    watchdog(house)
+    house.recovery.heartbeat_network = "manage"
+    one, two, _three = voters(house, *HOSTS)
+    one.fails(HOST)
+    two.fails(HOST)
+    house.run(seconds=away_after_s)
+    house.clock.advance(80)
+    house.run(minutes=3)
+    assert [one.status for one in incidents(house)] == ["running"]
+    assert house.sim.running(server) == [HOST]
+    assert not house.effects("moves.evacuate")

@@ -402,3 +402,40 @@ def test_a_trusted_notification_is_withdrawn_by_its_own_source(house: HealHouse)
     house.run(minutes=2)
     assert house.incident(report).status == "ignored"
     assert not cut(house)
+
+
+def test_false_reports_about_a_rack_do_not_hold_the_recovery_of_a_dead_host(
+    house: HealHouse,
+) -> None:
+    names = [f"cmp-{number}" for number in range(1, 11)]
+    for name in names:
+        house.sim.add_host(name, rack="r1")
+    house.segment(*names)
+    house.boot("web", "cmp-10")
+    for name in names[:8]:
+        house.report(name)
+    house.run(seconds=30)
+    assert {one.status for one in incidents(house)} == {"held"}
+    house.sim.fail_host("cmp-10")
+    report = house.report("cmp-10")
+    house.run(minutes=1)
+    assert house.incident(report).status == "recovered"
+    assert cut(house) <= {"cmp-10"}
+
+
+def test_a_rack_whose_signs_of_life_end_together_is_held_as_a_mass_failure(
+    house: HealHouse,
+) -> None:
+    names = [f"cmp-{number}" for number in range(1, 11)]
+    for name in names:
+        house.sim.add_host(name, rack="r1")
+    house.segment(*names)
+    for name in names[:8]:
+        house.report(name)
+    house.run(seconds=30)
+    for name in names[:8]:
+        house.sim.cut_host(name)
+    house.run(minutes=2)
+    assert not cut(house)
+    sentences = [one.sentence for one in incidents(house)]
+    assert all("8 of 10 hosts are down" in sentence for sentence in sentences), sentences

@@ -14,6 +14,9 @@ from holdfast.ports.fence import UNKNOWN
 from holdfast.ports.recovery import ANSWERED, ONGOING, PENDING, STARTED, ServerMove
 from holdfast.recovery import host_return
 from tests.recovery.house import HealHouse
+from tests.recovery.test_liveness import beat
+from tests.recovery.test_observed import Agent
+from tests.recovery.voters import GONE, voters
 
 DEAD = "cmp-1"
 
@@ -453,3 +456,93 @@ def test_each_server_returns_to_its_earlier_status(
 ) -> None:
     server = Server("s", "web", "alpha", DEAD, status, task_state=task)
     assert host_return.next_action(server, move(was=was, after_migration=after)) == action
+
+
+@pytest.mark.parametrize("who", ["agent", "monitors", "only Nova"])
+def test_a_host_that_dies_again_while_its_servers_start_in_place(
+    house: HealHouse, who: str
+) -> None:
+    """Its power reads on. A silent nova-compute alone proves no death."""
+    own = without_room(house)
+    ctls = voters(house, DEAD, "cmp-2") if who == "monitors" else []
+    report = dies(house)
+    house.run(minutes=1)
+    house.sim.recover_host(DEAD)
+    house.sim.change(action_s=60.0)  # their start takes long
+    house.run(seconds=25)
+    assert plain(house.incident(report).details)["power_returned"]
+    if who == "agent":
+        beat(house, DEAD)
+    house.sim.hang_host(DEAD)
+    for ctl in ctls:
+        ctl.fails(DEAD, GONE)
+    house.m.cloud.servers.delete(named(house, "in the way"))
+    house.sim.change(action_s=0.2)
+    house.run(minutes=5)
+    if who == "only Nova":
+        assert house.incident(report).status == "running"
+        assert cuts(house) == 0
+        return
+    assert house.incident(report).sentence == "cmp-1: 3 of 3 servers moved"
+    assert cuts(house) == 1
+    assert {house.server(one)["host"] for one in own} == {"cmp-2"}
+    house.check_never_twice()
+
+
+def test_a_guest_that_dies_while_servers_start_in_place_is_not_forgotten(house: HealHouse) -> None:
+    own = without_room(house)
+    house.recovery.restart_all = True
+    report = dies(house)
+    house.run(minutes=1)
+    house.sim.recover_host(DEAD)
+    while not all(house.sim.running(one) for one in own):
+        house.run(seconds=0.25)
+    assert house.incident(report).is_open
+    house.sim.crash_server(own[0])
+    Agent(house, DEAD).lost(own[0])
+    house.run(minutes=2)
+    assert house.incident(report).status == "recovered"
+    check_runs_here(house, *own)
+
+
+def test_a_host_of_which_a_server_did_not_start_in_place_may_die_again(house: HealHouse) -> None:
+    own = without_room(house)
+    house.recovery.bring_back_after_s = 900.0
+    report = dies(house)
+    house.run(minutes=1)
+    house.sim.recover_host(DEAD)
+    house.recovery.move_give_up_s = 90.0
+    house.sim.change(only_calls=["servers.start"], failure_rate=0.9)
+    while house.incident(report).is_open:
+        house.run(seconds=5)
+    assert house.incident(report).status == "failed"
+    runs = [one for one in own if house.sim.running(one)]
+    assert runs != own
+    house.sim.change(failure_rate=0.0)
+    house.sim.hang_host(DEAD)
+    house.m.cloud.servers.delete(named(house, "in the way"))
+    second = house.report(DEAD)
+    house.run(minutes=2)
+    assert house.incident(second).status == "recovered"
+    assert {house.server(one)["host"] for one in runs} <= {"cmp-2"}
+
+
+def test_a_guest_reported_before_its_start_in_place_does_not_block_that_start(
+    house: HealHouse,
+) -> None:
+    own = without_room(house)
+    house.recovery.restart_all = True
+    house.recovery.move_timeout_s = 30.0
+    report = dies(house)
+    house.run(minutes=1)
+    house.sim.recover_host(DEAD)
+    house.sim.cut_host(DEAD)  # it boots: nothing is heard of it yet
+    house.run(seconds=20)
+    assert plain(house.incident(report).details)["power_returned"]
+    for one in own:
+        Agent(house, DEAD).lost(one)
+    house.run(minutes=2)
+    house.sim.repair_host(DEAD)
+    house.run(minutes=5)
+    assert house.incident(report).status == "recovered", house.incident(report).sentence
+    check_runs_here(house, *own)

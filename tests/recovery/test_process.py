@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process on a host dies."""
 
+from datetime import timedelta
+
 import pytest
 
 from tests.recovery.house import HealHouse
@@ -115,3 +117,17 @@ def test_a_host_on_maintenance_is_left_alone_with_its_guests(
     Agent(house, "cmp-1").lost(server)
     house.run(seconds=20)
     assert [incident.status for incident in incidents(house)] == ["ignored"]
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_an_old_report_of_nova_compute_counts_only_if_nova_hears_nothing_either(
+    house: HealHouse, runs: bool
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    if not runs:
+        house.sim.cut_host("cmp-1")
+    said = {"process_name": "nova-compute", "event": "STOPPED"}
+    report = house.notify("PROCESS", "cmp-1", said, house.clock.now() - timedelta(days=300))
+    house.run(minutes=2)
+    assert house.reported(report) == ("ignored" if runs else "finished")
+    assert bool(house.effects("services.disable")) is not runs

@@ -684,3 +684,35 @@ def test_names_of_monitors_may_be_longer_or_shorter_than_ours(house: HealHouse) 
     (one,) = incidents(house)
     assert one.subject == "host:cmp-1.example.org"
     assert host_state(house, "cmp-1.example.org") == "down"
+
+
+@pytest.mark.parametrize("how", ["unregistered", "one changes its mind"])
+def test_a_lost_majority_does_not_cut_a_host_when_the_pause_ends(
+    house: HealHouse, how: str
+) -> None:
+    """Heartbeats travel over another network: they contradict no report of lost storage."""
+    house.segment(*HOSTS)
+    house.boot("web", DEAD)
+    house.recovery.heartbeat_network = "manage"
+    one, two = voters(house, *HOSTS, count=2)
+    house.m.store.switches.pause("", "ann", "wait", None)
+    one.fails(DEAD)
+    two.fails(DEAD)
+    house.run(seconds=5)
+    assert [incident.status for incident in incidents(house)] == ["held"]
+    if how == "unregistered":
+        house.m.store.monitors.unregister(one.name)
+        house.m.store.monitors.unregister(two.name)
+    else:
+        two.recovers(DEAD)
+    house.m.store.switches.resume("", "ann")
+    house.run(minutes=1)
+    (incident,) = incidents(house)
+    assert incident.status == ("ignored" if how == "unregistered" else "held"), incident.sentence
+    assert not house.effects("fence.off")
+    if how == "unregistered":
+        return
+    assert "contradicted: ctl-1 saw cmp-1 down" in incident.sentence
+    two.fails(DEAD)
+    house.run(minutes=1)
+    assert house.effects("fence.off") == [DEAD]

@@ -141,10 +141,16 @@ def domain_of(host: str, fleet: Sequence[Any]) -> str:
 
 
 def fleet_of(rows: Sequence[Any], others: Sequence[Incident], mine: Incident) -> list[FleetHost]:
-    """Return all hosts; a host is down by its status, or by an open incident."""
+    """Return all hosts; a host is down by its status, or by an open incident.
+
+    An incident that signs of life contradict does not count: false reports about many hosts must
+    not hold the recovery of a dead host. It counts if `mine` was contradicted too: the signs of
+    life of both hosts may have ended together.
+    """
     hit: dict[str, list[str]] = {}
     for incident in (*others, mine):
-        if incident.kind == model.HOST and incident.is_open:
+        counts = mine.is_contradicted or not incident.is_contradicted
+        if incident.kind == model.HOST and incident.is_open and counts:
             hit.setdefault(short(incident.host), []).append(incident.host)
     return [
         FleetHost(
@@ -156,10 +162,14 @@ def fleet_of(rows: Sequence[Any], others: Sequence[Incident], mine: Incident) ->
 
 
 def subjects_on(conn: Connection, host: str) -> set[str]:
-    """Return subjects of open incidents about the host or anything on the host."""
+    """Return subjects of open incidents about the host or anything on the host.
+
+    The subject of an incident that signs of life contradict counts as healthy.
+    """
     living = sa.select(incidents).where(incidents.c.status.in_(model.LIVING))
     found = map(incident_of, conn.execute(living).mappings())
-    return {incident.subject for incident in found if same(incident.host, host)}
+    troubled = (incident for incident in found if not incident.is_contradicted)
+    return {incident.subject for incident in troubled if same(incident.host, host)}
 
 
 def larger(incident: Incident, others: Sequence[Incident]) -> Incident | None:

@@ -188,7 +188,8 @@ class IncidentStore:
         meaning = account.meaning
         incident = self._open(conn, meaning.subject, lock=True)
         if meaning.kind == model.GUEST and incident is None:
-            incident = self._open(conn, f"{model.HOST}:{account.member.key}", lock=True)
+            host = self._open(conn, f"{model.HOST}:{account.member.key}", lock=True)
+            incident = host if host is not None and _handles(conn, host, meaning.subject) else None
         if incident is not None:
             if isinstance(account.details, HostProgress):
                 joined = _joined(account.details, now)
@@ -206,8 +207,6 @@ class IncidentStore:
         conn.execute(sa.insert(incidents).values(**row_of(new), created_at=now))
         put(conn, (work, *told(new)), now)
         timeline.write(conn, now, new.id, Opened(new.cause))
-        if new.kind == model.HOST:
-            self._explain(conn, new, now)
         return IntakeResult(new.id, f"opened incident {new.id}"), "running"
 
     def observed(self, id_: str) -> Observed:
@@ -249,9 +248,10 @@ class IncidentStore:
         self._db.retry(action)
 
     def _explain(self, conn: Connection, host: Incident, now: datetime) -> None:
-        """Close incidents of guests on a dead host, because the host's incident explains them.
+        """Close incidents of guests on a host whose recovery begins, which explains them.
 
-        Work that was started for these guests is cancelled.
+        Work that was started for these guests is cancelled. Before, nothing is certain: the host
+        may be healthy, and its guests then need their own recovery.
         """
         guests = sa.select(incidents).where(i.kind == model.GUEST, _LIVING)
         for row in conn.execute(guests).mappings().all():
@@ -274,10 +274,10 @@ class IncidentStore:
         with self._db.read() as conn:
             return self._one(conn, incident_id)
 
-    def dead_guests(self, incident_id: str) -> set[str]:
-        mine = sa.select(n.payload).where(n.incident_id == incident_id, n.type == model.VM)
+    def dead_guests(self, host: str) -> set[str]:
         with self._db.read() as conn:
-            return {said.get("instance_uuid", "") for said in conn.execute(mine).scalars()}
+            found = subjects_on(conn, host)
+        return {one.removeprefix("server:") for one in found if one.startswith("server:")}
 
     def is_reported(self, incident_id: str) -> bool:
         mine = n.incident_id == incident_id, n.type == model.COMPUTE_HOST
@@ -601,7 +601,11 @@ class IncidentStore:
             timeline.write(conn, now, old.id, StatusChanged(status, sentence))
         new = {"status": status, "sentence": sentence, "details": details, "updated_at": now}
         conn.execute(_CHANGE, {"its_id": old.id, **new, **more})
-        return self._one(conn, old.id)
+        written = self._one(conn, old.id)
+        begins = written.status == model.RUNNING and old.status != model.RUNNING
+        if begins and written.kind == model.HOST:
+            self._explain(conn, written, now)
+        return written
 
     def _close(self, conn: Connection, old: Incident, change: Change, now: datetime) -> Incident:
         assert change.status is not None
@@ -611,6 +615,14 @@ class IncidentStore:
         reported = model.REPORTED[change.status]
         end(conn, self._db.publisher, old.id, reported, new.sentence, now)
         return new
+
+
+def _handles(conn: Connection, host: Incident, subject: str) -> bool:
+    """Tell whether the recovery of the host takes this server away, or starts it in place."""
+    if host.takes_guests or host.status != model.RUNNING:
+        return host.takes_guests
+    moves = leaving(conn, host.host)
+    return any(f"server:{server_move.server_id}" == subject for server_move in moves)
 
 
 def _joined(new: HostProgress, now: datetime) -> Callable[[Progress], Progress]:

@@ -65,6 +65,8 @@ STEPS: Mapping[str, Sequence[str]] = {
 }
 #: Appended to the sentence of an operator's `confirm-off` when the host's fence reads power on.
 DESPITE_POWER_ON = " although its fence reads on"
+#: The guard that checks for signs of life.
+STILL_DOWN = "still_down"
 #: What to do about a report.
 RECOVER, NOTE, IGNORE = "recover", "note", "ignore"
 
@@ -124,6 +126,17 @@ class Incident:
     @property
     def is_open(self) -> bool:
         return self.status in LIVING
+
+    @property
+    def is_contradicted(self) -> bool:
+        """Whether signs of life hold the incident: the subject counts as healthy meanwhile."""
+        return self.status == HELD and self.progress.held_by == STILL_DOWN
+
+    @property
+    def takes_guests(self) -> bool:
+        """Whether the recovery of a host has begun and takes all guests off the host."""
+        begun = self.kind == HOST and self.status == RUNNING
+        return begun and self.host_progress.power_returned is None
 
     @property
     def verified_at(self) -> datetime | None:

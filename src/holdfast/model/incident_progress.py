@@ -164,6 +164,7 @@ class Progress(Details):
     observed: Mapping[str, Any] = field(default_factory=dict)  # by the agent
     reported_at: datetime | None = None
     held_since: datetime | None = None
+    held_by: str = ""  # the guard that holds the incident
     held_announced: bool = True
     dry_run: bool = False
     started_at: datetime | None = field(default=None, metadata=_ATTEMPT)

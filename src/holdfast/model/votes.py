@@ -281,6 +281,11 @@ class Count:
         return self._saying(NONE) > self._saying(RECOVERY) + self._saying(ALERT)
 
     @property
+    def is_doubted(self) -> bool:
+        """Whether an earlier majority is lost, and as many monitors now report the host healthy."""
+        return not self.is_enough and self._saying(NONE) >= max(1, self._saying(RECOVERY))
+
+    @property
     def is_down(self) -> bool:
         """Whether a monitor still reports the host failed, and no majority reports it healthy."""
         return self._saying(RECOVERY) > 0 and not self.is_over

@@ -324,8 +324,8 @@ class Incidents(Protocol):
         """
         ...
 
-    def dead_guests(self, incident_id: str) -> Collection[str]:
-        """Return servers whose reported death this incident explains."""
+    def dead_guests(self, host: str) -> Collection[str]:
+        """Return servers of the host whose reported death has an open incident."""
         ...
 
     def hosts_of(self, reservation: str) -> Sequence[str]:

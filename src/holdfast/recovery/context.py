@@ -15,14 +15,22 @@ from typing import Any, Generic, Protocol
 from holdfast.hoststatus.status import StatusReport
 from holdfast.jobs.job import NotYet, Run, Step, guarded
 from holdfast.model.host import same
-from holdfast.model.incident import FAILED, HELD, IGNORED, RUNNING, Incident, Verdict
+from holdfast.model.incident import (
+    FAILED,
+    HELD,
+    IGNORED,
+    RUNNING,
+    STILL_DOWN,
+    Incident,
+    Verdict,
+)
 from holdfast.model.incident_progress import P, Progress
 from holdfast.model.operation import Operation, Skipped
 from holdfast.nova.names import FREEPOOL
 from holdfast.ports.cloud import Cloud, Migration, Server
 from holdfast.ports.fence import Fence
 from holdfast.ports.recovery import Change, Incidents, Limits, ServerMoves, Votes, unchanged
-from holdfast.recovery.guards import STILL_DOWN, Settings, View, first_denial, judge
+from holdfast.recovery.guards import Settings, View, first_denial, judge
 from holdfast.recovery.mass_failure import DefaultLimits, MassFailureLimits
 from holdfast.runtime.clock import Clock, SystemClock
 
@@ -193,7 +201,8 @@ class Recovery(IncidentWork[P]):
         is_announced = bool(was_announced or operations or not waits)
 
         def edit(progress: Progress) -> Progress:
-            return replace(progress, held_since=held_since, held_announced=is_announced)
+            held = replace(progress, held_since=held_since, held_by=no.guard)
+            return replace(held, held_announced=is_announced)
 
         changed = replace(change, edit=edit)
         run.memo["incident"] = context.incidents.change(incident.id, changed, run.claim, operations)

@@ -36,7 +36,7 @@ from holdfast.model.incident_progress import (
 )
 from holdfast.model.segment import SegmentHost
 from holdfast.ports.fence import OFF, ON, UNKNOWN
-from holdfast.recovery import host_return
+from holdfast.recovery import host_liveness, host_return
 from holdfast.recovery.context import OVER, IncidentWork, RecoveryContext
 
 LOG = logging.getLogger(__name__)
@@ -46,20 +46,14 @@ LOOK_S, RARELY_S, ASK_AGAIN_S = 0.3, 2.0, 10.0
 
 
 def existing_evidence(
-    incident: Incident,
-    member: SegmentHost | None,
-    watchdog_s: float,
-    now: datetime,
-    *,
-    can_fence: bool,
-    last_sign: datetime | None = None,
+    context: RecoveryContext, incident: Incident, member: SegmentHost | None, now: datetime
 ) -> OffEvidence | None:
     """Evidence that exists without an action of Holdfast, or None.
 
-    The word of a monitor does not count if a fence could give better evidence. `last_sign`: the
-    host's last sign of life, which starts the watchdog's time anew.
+    The word of a monitor does not count if a fence could give better evidence, nor if the monitor
+    has withdrawn the report or signs of life contradict it.
     """
-    progress = incident.host_progress
+    progress, watchdog_s = incident.host_progress, context.settings.watchdog_s
     if confirmed_off := progress.confirmed_off:
         though = DESPITE_POWER_ON if confirmed_off.reads_on else ""
         author, why = confirmed_off.author, confirmed_off.reason
@@ -68,9 +62,11 @@ def existing_evidence(
     if progress.retried_at:  # earlier reports are old: the host may have come back since
         return None
     trusts = member is not None and member.segment.trust_host_status
-    if trusts and not can_fence and progress.payload.get("host_status") == "NORMAL":
+    can_fence = context.fence.how(incident.host) is not None
+    if trusts and not can_fence and host_liveness.is_reported_off(context, incident, now):
         sentence = f"a monitor says that {incident.host} is off, and its segment trusts monitors"
         return OffEvidence(TRUSTED, sentence, now)
+    last_sign = last_sign_of_life(context, incident)
     if watchdog_s and now >= safe_at(incident, watchdog_s, last_sign):
         sentence = f"the watchdog of {incident.host} has reset it: {watchdog_s:g} s have passed"
         return OffEvidence(WATCHDOG, sentence, now)
@@ -89,9 +85,13 @@ def safe_at(incident: Incident, watchdog_s: float, last_sign: datetime | None = 
 
 
 def last_sign_of_life(context: RecoveryContext, incident: Incident) -> datetime | None:
-    """When Holdfast last received a heartbeat of the host or saw a new report to Nova."""
+    """When Holdfast last received a heartbeat of the host or saw a new report to Nova.
+
+    The first read of Nova counts too: the row may have changed just before.
+    """
     beat, nova = context.incidents.agent(incident.host), incident.host_progress.nova
-    received = (beat.seen_at if beat else None, nova.advanced_at if nova else None)
+    read = (nova.advanced_at or nova.first_at) if nova else None
+    received = (beat.seen_at if beat else None, read)
     return max((at for at in received if at is not None), default=None)
 
 
@@ -101,14 +101,7 @@ def foreseen(
     """Describe the present or expected evidence for power off; empty if there is none."""
     settings = context.settings
     how = context.fence.how(incident.host)
-    off_evidence = existing_evidence(
-        incident,
-        member,
-        settings.watchdog_s,
-        now,
-        can_fence=how is not None,
-        last_sign=last_sign_of_life(context, incident),
-    )
+    off_evidence = existing_evidence(context, incident, member, now)
     if off_evidence is not None:
         return off_evidence.sentence
     if how is not None:
@@ -144,28 +137,23 @@ class Fencing:
             return off_evidence.sentence
         if host_return.resume_in_place(self._work, run):
             return f"{incident.host} is back: it is not fenced"
-        now = self._context.incidents.now()
-        evidence = self._present(run, incident, now) or self._fenced(run, now)
+        evidence = self._evidence(run)
         if evidence.kind not in (SAID, *READ_OFF):
             self._still_failed(run)
+            evidence = self._evidence(run)  # signs of life were read again
         self._work.note(
             run, evidence.sentence, lambda progress: replace(progress, evidence=evidence)
         )
         return evidence.sentence
 
-    def _present(self, run: Run, incident: Incident, now: datetime) -> OffEvidence | None:
-        context = self._context
-        present = existing_evidence(
-            incident,
-            context.incidents.member(incident.host),
-            context.settings.watchdog_s,
-            now,
-            can_fence=context.fence.how(incident.host) is not None,
-            last_sign=last_sign_of_life(context, incident),
-        )
+    def _evidence(self, run: Run) -> OffEvidence:
+        """The evidence that exists or that fencing gives; NotYet if there is none yet."""
+        context, incident = self._context, self._work.incident(run)
+        now, member = context.incidents.now(), context.incidents.member(incident.host)
+        present = existing_evidence(context, incident, member, now)
         if present is not None and present.kind == SAID and self._is_contradicted(run, incident):
-            return None
-        return present
+            present = None
+        return present or self._fenced(run, now)
 
     def _is_contradicted(self, run: Run, incident: Incident) -> bool:
         """Whether the power reads on although an operator confirmed the host as off.

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from holdfast.model.errors import DriverError
 from holdfast.model.host import same
-from holdfast.model.incident import GUEST, HELD, HOST, PROCESS, Incident, Verdict
+from holdfast.model.incident import GUEST, HELD, HOST, PROCESS, STILL_DOWN, Incident, Verdict
 from holdfast.model.segment import SegmentHost
 from holdfast.ports.cloud import Cloud, Pool, Server
 from holdfast.ports.recovery import Situation
@@ -171,8 +171,6 @@ def _read(metadata: Mapping[str, str], key: str) -> bool | None:
 
 #: Ends the sentence about a guest that runs again before Holdfast acted.
 LEAVE_IT = "no action is needed"
-#: Name of the guard that checks for signs of life.
-STILL_DOWN = "still_down"
 #: Seconds between two checks of a host in doubt; Nova's answer counts from its read.
 ASK_AGAIN_S = 2.0
 #: Seconds to wait for the extent of an outage after the domain's last report.
@@ -326,19 +324,26 @@ def maintenance(incident: Incident, view: View) -> Verdict:
         if incident.kind == HOST and view.situation.lost_compute:
             sentence = f"{incident.host} is on maintenance only because its nova-compute died"
             return Verdict("maintenance", True, sentence)
-        if incident.kind == GUEST and view.situation.lost_compute:
+        larger = view.situation.larger  # its servers start in place, or leave
+        if incident.kind == GUEST and (view.situation.lost_compute or larger is not None):
             sentence = f"{incident.host} cannot start it before its nova-compute is back"
+            if larger is not None:
+                sentence = f"the recovery of {incident.host} comes first: incident {larger.id}"
             return Verdict("maintenance", False, sentence, again_s=10.0)
         return maintenance_verdict(incident.host, marked=True)
     return maintenance_verdict(incident.host, marked=False)
 
 
 def inhibited(incident: Incident, view: View) -> Verdict:
+    """Deny if the recovery of the host explains the failure; wait until it begins or ends."""
     larger = view.situation.larger
-    if larger is None:
+    if larger is None or larger.is_contradicted:
         return Verdict("inhibited", True, "nothing larger explains it")
-    sentence = f"incident {larger.id} explains it: {larger.cause}"
-    return Verdict("inhibited", False, sentence, final=True)
+    if larger.takes_guests:
+        sentence = f"incident {larger.id} explains it: {larger.cause}"
+        return Verdict("inhibited", False, sentence, final=True)
+    sentence = f"incident {larger.id} may explain it: {larger.cause}"
+    return Verdict("inhibited", False, sentence, again_s=ASK_AGAIN_S, brief=True)
 
 
 def observer(incident: Incident, view: View) -> Verdict:

@@ -301,7 +301,7 @@ class HostRecovery(Recovery[HostProgress]):
             servers = self.context.guarded_cloud(run).servers.list(host=incident.host)
         except NotFound:
             servers = []
-        died, settings = self.context.incidents.dead_guests(incident.id), self.context.settings
+        died, settings = self.context.incidents.dead_guests(incident.host), self.context.settings
         reported = [server for server in servers if server.id in died]
         ha_settings = guards.read(self.context.guarded_cloud(run), reported, settings.ha_key)
         ran = tuple(servers_to_run(servers, died, settings, ha_settings))
@@ -501,6 +501,7 @@ class HostRecovery(Recovery[HostProgress]):
         sentence = f"{incident.host}: {_counted(all_)}"
         if host_return.is_in_place(incident) and not left:
             sentence = f"recovered in place: {sentence}"
+        if host_return.is_in_place(incident):
             self._end_maintenance(run, incident)
         if left:
             names = ", ".join(

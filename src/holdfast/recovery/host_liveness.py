@@ -15,9 +15,9 @@ from holdfast.hostmonitor.matrix import DOWN
 from holdfast.jobs.job import MARGIN_S, Run
 from holdfast.model.errors import DriverError, NotFound
 from holdfast.model.host import same
-from holdfast.model.incident import Incident
-from holdfast.model.incident_progress import MonitorsReport, NovaReads
-from holdfast.model.votes import Ballot, Count, combined, count, in_force
+from holdfast.model.incident import Incident, entries
+from holdfast.model.incident_progress import Entry, MonitorsReport, NovaReads
+from holdfast.model.votes import FOR, Ballot, Count, combined, count, in_force
 from holdfast.ports.cloud import Service
 from holdfast.ports.fence import OFF
 from holdfast.recovery import liveness
@@ -27,6 +27,8 @@ from holdfast.recovery.liveness import FailureReport, Judgement, LifeSign
 LOG = logging.getLogger(__name__)
 #: Source names: an operator's confirmation, and the combined votes of the host monitors.
 OPERATOR, MONITORS = "an operator", "the host monitors"
+#: Source name of Nova's report of a compute service.
+NOVA = "Nova"
 #: Seconds that Nova's report may come later than its interval.
 NOVA_MARGIN_S = 2.0
 
@@ -76,7 +78,7 @@ def signs(
     if reads is not None and (reads.advanced_at or (service is not None and service.state == "up")):
         every = settings.nova_report_interval_s
         at, since = reads.advanced_at, reads.first_at
-        life_signs.append(LifeSign("Nova", at, every, network, NOVA_MARGIN_S, since))
+        life_signs.append(LifeSign(NOVA, at, every, network, NOVA_MARGIN_S, since))
     return life_signs
 
 
@@ -111,21 +113,42 @@ def reports(
         for failure_report in context.incidents.failure_reports(incident)
     ]
     progress = incident.host_progress
-    if report := progress.monitors or (
-        MonitorsReport(incident.opened_at) if progress.seen else None
-    ):
+    seen = progress.seen
+    is_over = votes.is_over or _is_unregistered(seen, ballot)
+    if report := progress.monitors or (MonitorsReport(incident.opened_at) if seen else None):
         failure_reports.append(
             FailureReport(
                 source=MONITORS,
                 received_at=report.received_at,
                 networks=_scope(report.networks, ballot, votes),
                 waits=False,
-                withdrawn_at=ballot.now if votes.is_over else None,
+                withdrawn_at=ballot.now if is_over else None,
+                doubt=votes.sentence() if votes.is_doubted else "",
             )
         )
     if confirmed_off := progress.confirmed_off:
         failure_reports.append(FailureReport(OPERATOR, confirmed_off.at, waits=False))
     return failure_reports or [FailureReport("the opener of the incident", incident.opened_at)]
+
+
+def _is_unregistered(seen: Sequence[Entry], ballot: Ballot) -> bool:
+    """Whether none of the monitors that reported the failure is registered any more."""
+    observers = {str(vote["observer"]) for vote in entries(seen) if vote["vote"] == FOR}
+    return bool(observers) and not observers.intersection(view.observer for view in ballot.views)
+
+
+def is_reported_off(context: RecoveryContext, incident: Incident, now: datetime) -> bool:
+    """Whether a report about the whole host is in force and no sign of life contradicts it."""
+    ballot = context.votes.ballot(incident.host)
+    votes = count(ballot, context.settings.host_votes)
+    life_signs = signs(context, incident.host, None, incident.host_progress.nova)
+    well = votes.sentence() if votes.is_over else ""
+    judgements = [
+        liveness.judge([report], life_signs, now, seen_well=well)
+        for report in reports(context, incident, ballot, votes)
+        if report.networks is None and report.source != OPERATOR
+    ]
+    return any(judgement.state == liveness.STANDS for judgement in judgements)
 
 
 def judge(

@@ -479,7 +479,8 @@ def returned(context: RecoveryContext, cloud: Cloud, host: str) -> PowerReturned
 def bring_up(work: IncidentWork[HostProgress], run: Run) -> str:
     """Let Nova use the host and start servers there as soon as its nova-compute reports.
 
-    Evacuation continues if the power is off again, or nova-compute stays silent for BOOT_S.
+    Evacuation continues if the power is off again, if nova-compute stays silent for BOOT_S, or if
+    it has reported and then is down for SILENT_S while the agent or the monitors see the host dead.
     Returns why the servers cannot start there at all; empty: they can start, or must wait.
     """
     context, incident = work.context, work.incident(run)
@@ -501,15 +502,19 @@ def bring_up(work: IncidentWork[HostProgress], run: Run) -> str:
         except Conflict as refused:  # until nova-compute has removed the evacuated guests
             LOG.info("incident %s: %s", incident.id, refused.message)
         return ""
-    if power.in_use or not incident.host_progress.evidence:  # nothing proves it off
-        if since is None:
-            work.note(run, None, _kept(replace(power, silent_since=now)))
-        elif now > since + timedelta(seconds=SILENT_S):
-            return f"nova-compute of {service.host} stopped reporting"
-        return ""
+    is_unproven = power.in_use or not incident.host_progress.evidence  # nothing proves it off
+    if since is None and (is_unproven or not service.forced_down):
+        work.note(run, None, _kept(replace(power, silent_since=now)))
+    is_down = since is not None and now > since + timedelta(seconds=SILENT_S)
+    if is_unproven:
+        return f"nova-compute of {service.host} stopped reporting" if is_down else ""
     why, silent = "", False
     if _power(context, run, incident.host) == OFF:
         why = f"{incident.host} lost its power again: its servers are evacuated"
+    elif is_down and _died_again(context, incident.host, power, now):
+        why = f"{incident.host} fell silent after its power returned: the host is cut again and its"
+        why += " servers are evacuated"
+        silent = True
     elif now > power.at + timedelta(seconds=BOOT_S):
         why = f"nova-compute of {incident.host} did not report within {BOOT_S:g} s after its power"
         why += " returned: the host is cut again and its servers are evacuated"
@@ -520,6 +525,14 @@ def bring_up(work: IncidentWork[HostProgress], run: Run) -> str:
             incident.id, why, run.claim, silent=silent
         )
     return ""
+
+
+def _died_again(context: RecoveryContext, host: str, power: PowerReturned, now: datetime) -> bool:
+    """Whether another source than Nova sees a host dead that was up since its power returned."""
+    beat = context.incidents.agent(host)
+    if beat is not None and beat.seen_at > power.at:
+        return now > beat.seen_at + timedelta(seconds=liveness.COUNTS_FOR * beat.interval_s)
+    return count(context.votes.ballot(host), context.settings.host_votes).is_enough
 
 
 def _after_reboot(

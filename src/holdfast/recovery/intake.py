@@ -200,47 +200,47 @@ class Intake:
     def _elsewhere(self, run: Run, report: Report, classification: Classification) -> str:
         """Why a report about a guest is dropped: server on another host, or meant to be off.
 
-        If an incident about the host is open, Nova is not asked: a dead host explains all its
-        guests.
+        While the host is recovered, Nova is not asked: a dead host explains all its guests.
         """
         assert report.member is not None
         host = report.member
-        if (
-            classification.kind != GUEST
-            or self._context.incidents.open_about(f"{HOST}:{host.key}") is not None
-        ):
+        larger = self._context.incidents.open_about(f"{HOST}:{host.key}")
+        if classification.kind != GUEST or (larger is not None and larger.takes_guests):
             return ""
         server_id = classification.subject.removeprefix("server:")
         server = server_of(self._context, run, server_id)
         return why_not_there(server_id, server, host.name)
 
     def _doubted(self, run: Run, report: Report, classification: Classification) -> str:
-        """Why an old report about a host opens no incident; empty if allowed or not old.
+        """Why an old report opens no incident; empty if allowed, not old, or about a guest.
 
         An outage may have delayed the report, so Holdfast asks all other sources; NotYet until
         they answer. The last signs of life of a dead host may arrive after the report, so the
         report is dropped only if they continue. A report dated before a STARTED of its own
         source counts as old, and so does a report dated before a recovery of the host: the
-        sender's clock may be behind.
+        sender's clock may be behind. About nova-compute only Nova is asked.
         """
         age_s = (report.received_at - report.generated_at).total_seconds()
         is_old = report.is_superseded or age_s > self._context.settings.report_max_age_s
         is_old = is_old or self._may_be_recovered(report, classification.subject)
-        if classification.kind != HOST or not is_old:
+        if classification.kind == GUEST or not is_old:
             return ""
+        is_host = classification.kind == HOST
         assert report.member is not None
         context, host, now = self._context, report.member.name, self._context.incidents.now()
         service = host_liveness.service_of(context.guarded_cloud(run).services.list(), host)
         reads = self._read_nova(run, service, now)
         votes = count(context.votes.ballot(host), context.settings.host_votes)
         life_signs = host_liveness.signs(context, host, service, reads)
-        well = votes.sentence() if votes.is_over else ""
+        life_signs = [sign for sign in life_signs if is_host or sign.source == host_liveness.NOVA]
+        well = votes.sentence() if votes.is_over and is_host else ""
         reports = [FailureReport(report.reporter or "a notification", report.received_at)]
         judgement = liveness.judge(reports, life_signs, now, seen_well=well)
         old = f"the report is {age_s:.0f} s old"
         if judgement.state == liveness.REBOOTED:
             return ""
-        if judgement.state != liveness.STANDS and host_liveness.is_off(run, context, host):
+        stands = judgement.state == liveness.STANDS
+        if is_host and not stands and host_liveness.is_off(run, context, host):
             return ""
         if judgement.state == liveness.WAITS:
             raise NotYet(f"{old}: {judgement.sentence}", min(judgement.again_s, ASK_AGAIN_S))
@@ -251,7 +251,7 @@ class Intake:
         lasts = (now if well else last) >= report.received_at + LASTING
         if judgement.state == liveness.CONTRADICTED and not lasts:
             raise NotYet(f"{old}: {judgement.sentence}", ASK_AGAIN_S)
-        if judgement.state != liveness.STANDS:
+        if not stands:
             return f"{old}, and {host} is {judgement.sentence}"
         is_down = service is not None and service.state != "up"
         if life_signs or is_down or votes.is_enough:

@@ -40,6 +40,8 @@ class FailureReport:
     withdrawn_at: datetime | None = None
     #: Whether the report counts despite all signs of life.
     trusted: bool = False
+    #: Why the source itself doubts the report by now: it lost its majority.
+    doubt: str = ""
 
     def covers(self, network: str) -> bool:
         return self.networks is None or network in self.networks
@@ -146,7 +148,7 @@ def judge(
     free = [
         report
         for report, life_signs in against
-        if report.trusted or (not life_signs and not seen_well)
+        if report.trusted or not (life_signs or seen_well or report.doubt)
     ]
     counted = (*_gone(reports), *_weighed(against, signs, seen_well, now))
     if not free:
@@ -202,8 +204,7 @@ def _contradiction(
         for sign in signs
         if any(sign.contradicts(failure_report, now) for failure_report in reports)
     ]
-    if seen_well:
-        contradictions.append(seen_well)
+    contradictions += sorted({seen_well, *(report.doubt for report in reports)} - {""})
     sources = ", ".join(sorted({failure_report.source for failure_report in reports}))
     return f"contradicted: {'; '.join(contradictions)}; it was reported as failed by {sources}"
 
@@ -233,7 +234,8 @@ def _weighed(
 ) -> tuple[Counted, ...]:
     lines = []
     for report, life_signs in against:
-        names = [sign.source for sign in life_signs] + (["the monitors"] if seen_well else [])
+        seen = seen_well or report.doubt
+        names = [sign.source for sign in life_signs] + (["the monitors"] if seen else [])
         how = f"contradicted by {' and '.join(names)}" if names else "counts"
         if report.trusted:
             how = "counts whatever else is said: its segment trusts notifications"
