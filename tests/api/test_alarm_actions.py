@@ -110,7 +110,7 @@ def test_an_incident_is_opened_and_shown_and_closes_by_itself(house: House) -> N
     assert (shown["work"], shown["steps"], shown["verdicts"]) == (None, [], [])
     told = house.call("GET", f"{incidents}/{one['id']}/explanation").json["explanation"]["text"]
     assert "about alarm temperature of host:cmp-1" in told
-    assert "value 0.97" in told and "nothing is recovered" in told
+    assert "value 0.97" in told and "starts no recovery" in told
     again = house.call("POST", f"{incidents}/{one['id']}/retry", json={})
     assert again.status_code == 409
     assert "nothing is recovered for it" in again.json["errors"][0]["detail"]

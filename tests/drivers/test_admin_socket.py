@@ -198,7 +198,7 @@ def test_a_client_that_does_not_read_is_disconnected_and_delays_no_other(
         eventually(lambda: context.streams == 1)
         eventually(lambda: answers(door))
         eventually(lambda: context.streams == 0)
-        eventually(lambda: "cut off" in caplog.text)
+        eventually(lambda: "is disconnected" in caplog.text)
         eventually(lambda: answers(door))
 
 
@@ -269,7 +269,7 @@ def test_the_socket_of_a_dead_agent_is_replaced_and_of_a_living_agent_kept(
         mine = AdminSocket(path, context.admin, SystemClock(), PATIENT)
         mine.start()
         try:
-            assert f"a running agent listens at {path}: stop it" in caplog.text
+            assert f"another agent listens at {path}: stop it" in caplog.text
             time.sleep(0.2)
             assert client.ask(path, "commands") == {"commands": ["commands"]}  # the other's
             assert caplog.text.count("another agent") == 1

@@ -187,7 +187,7 @@ def test_a_second_agent_does_not_take_the_socket_of_the_first(
     config.write_text(text.replace("/agent.outbox", "/second.outbox"))
     command = [script("holdfast-agent"), "--config-file", config]
     with Program(command, tmp_path, name="second") as second:
-        second.wait_until(lambda: "a running agent listens at" in second.tail())
+        second.wait_until(lambda: "another agent listens at" in second.tail())
         assert f"agent of {HOST} " in ask(town, "status").stdout
         assert second.poll() is None  # it watches all the same
         assert second.terminate() == 0

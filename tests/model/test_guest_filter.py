@@ -154,7 +154,7 @@ def test_an_event_evaluated_again_is_not_counted_twice() -> None:
             "rules:\n - {event: agent, detail: [connected, disconnected], after: 3s, do: report}",
             ["line 2: agent connected is over at once: of agent only disconnected lasts; say so"],
         ),
-        ("rules:\n - {event: panic, after: 3s, do: ignore}", ["line 2: nothing is done, so"]),
+        ("rules:\n - {event: panic, after: 3s, do: ignore}", ["line 2: the rule takes no action"]),
         ("rules:\n - {event: panic, after: soon, do: recover}", ["line 2: 'soon' is no length of"]),
         ("rules:\n - {event: reboot, rate: often, do: report}", ["line 2: 'often' is no rate: "]),
         ("rules:\n - {event: reboot, rate: 1 in 5m, do: report}", ["line 2: 1 times: write a"]),

@@ -306,7 +306,7 @@ class _Place:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Conflict(
-                f"a running agent listens at {self._path}: stop it, or name another file "
+                f"another agent listens at {self._path}: stop it, or name another file "
                 "by [agent] socket"
             ) from error
         with contextlib.suppress(FileNotFoundError):
