@@ -164,7 +164,7 @@ def test_a_clock_that_is_set_neither_stops_deadlines_nor_closes_uploads(
             assert connection.recv(13) == b"HTTP/1.1 200 "
 
 
-def test_a_flood_that_ignores_retry_after_has_an_answer_per_connection_and_held_time(port: int) -> None:
+def test_a_flood_that_ignores_retry_after_gets_an_answer_per_held_time(port: int) -> None:
     """Also of pipelined requests, which would not wait for the answer."""
     request = b"GET /again HTTP/1.1\r\nHost: a\r\n\r\n"
     began = time.monotonic()
