@@ -6,7 +6,7 @@ idle connections hold a socket and no worker. This module adds to waitress:
 
 - a deadline for a whole request, headers and body, and for a client that reads no answer, both by
   the monotonic clock;
-- the answer 429 waits for a second, because a flood on many connections ignores Retry-After;
+- an answer with Retry-After waits for a second, because floods of requests ignore this header;
 - a share of all connections per client address: a new connection beyond the share closes the
   oldest waiting connection of the same address;
 - a body limit that depends on whether the request carries credentials, applied before the body or
@@ -53,7 +53,7 @@ IDLE_S: Final = 30
 UNREAD_S: Final = 30.0
 #: Seconds that running requests have to end after `stop`.
 STOP_S: Final = 5.0
-#: Seconds that the answer 429 waits: a client that ignores Retry-After sends no more meanwhile.
+#: Seconds that an answer with Retry-After waits: a client that ignores it sends no more meanwhile.
 #: The times differ, so that the connections of a flood do not come back together.
 HELD_S: Final = (0.5, 1.5)
 #: Longest turn of the server's loop, and the longest while an answer waits.
@@ -203,7 +203,7 @@ class _Task(WSGITask):  # type: ignore[misc]
             super().set_close_on_finish()
 
     def build_response_header(self) -> Any:
-        if self.status.startswith("429 "):
+        if any(name.lower() == "retry-after" for name, _ in self.response_headers):
             until = time.monotonic() + random.uniform(*HELD_S)
             self.channel.held_until = until
             self.channel.server.held_until = max(until, self.channel.server.held_until)

@@ -64,9 +64,10 @@ class Checked:
     """
 
     def __post_init__(self) -> None:
-        for name, hint, origin, inner in _hints(type(self)):
+        kind: type = self.__class__
+        for name, hint, origin, inner in _hints(kind):
             if not _fits(getattr(self, name), hint, origin, inner):
-                raise TypeError(f"{type(self).__name__}.{name}: {getattr(self, name)!r:.80}")
+                raise TypeError(f"{kind.__name__}.{name}: {getattr(self, name)!r:.80}")
 
 
 @dataclass(frozen=True)
