@@ -279,11 +279,6 @@ class IncidentStore:
             found = subjects_on(conn, host)
         return {one.removeprefix("server:") for one in found if one.startswith("server:")}
 
-    def is_reported(self, incident_id: str) -> bool:
-        mine = n.incident_id == incident_id, n.type == model.COMPUTE_HOST
-        with self._db.read() as conn:
-            return conn.execute(sa.select(n.id).where(*mine).limit(1)).first() is not None
-
     def failure_reports(self, incident: Incident) -> Sequence[FailureReport]:
         type_ = model.COMPUTE_HOST if incident.kind == model.HOST else model.PROCESS_REPORT
         with self._db.read() as conn:

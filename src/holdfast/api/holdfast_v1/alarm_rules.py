@@ -160,7 +160,7 @@ _STORY = {
 }
 PREVIEW_VIEW = shape(
     {
-        "hosts": {**_NAMES, "description": "Only fields with values."},
+        "hosts": {**_NAMES, "description": "Hosts with recorded values."},
         "stories": {"type": "array", "items": shape(_STORY)},
         "left_out": {"type": "integer", "description": "Stories left out for lack of room."},
         "silent": {
