@@ -140,7 +140,7 @@ def test_options_changed_while_it_runs_count_at_once(tmp_path: Path) -> None:
     assert "reloaded" in configuration.reload(conf)
     with pytest.raises(EnforcementRefused):
         enforcement.check_create(ANN, lease(2))
-    assert enforcement.limits("alpha") == Limits(hosts=3)
+    assert enforcement.limits("alpha") == Limits(leases=1000, hosts=3)
 
 
 # quotas
