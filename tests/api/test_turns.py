@@ -15,7 +15,7 @@ from oslo_middleware import basic_auth
 from holdfast.api import auth
 from holdfast.api.concurrency import BURST_S, WORK, ConcurrencyLimiter, FairShares
 from holdfast.api.tokens import agent_token
-from holdfast.model.errors import TooMany, Unavailable
+from holdfast.model.errors import TooMany, Unauthorized, Unavailable
 from holdfast.model.observation import AGENT_HEADER
 from tests.api.conftest import Build
 from tests.api.house import LEASES, SECRET, House, basic, basic_config
@@ -63,6 +63,45 @@ def test_strangers_on_many_addresses_leave_places_and_a_slot_to_those_we_know() 
         for stranger in strangers:
             stranger.result(90)
     assert not turns._taken and not turns._vouched
+
+
+def test_a_flood_of_wrong_passwords_leaves_places_to_the_first_login_of_a_new_client() -> None:
+    turns = ConcurrencyLimiter(most=2, waiting=6, patience_s=90.0, why="busy")
+    throttle = auth.LoginThrottle(SimClock())
+    flood = [f"2001:db8:0:{n}::7" for n in range(4)]
+    for address in flood:
+        with pytest.raises(Unauthorized), throttle.attempt("alice", address):
+            raise Unauthorized("wrong")
+    assert throttle.is_suspect("2001:db8:0:3::8") and not throttle.is_suspect(HERE)
+    go_on = threading.Event()
+
+    def hold(address: str) -> None:
+        with turns.turn(address, None, is_suspect=throttle.is_suspect(address)):
+            assert go_on.wait(90)
+
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(hold, address) for address in flood[:3]]
+        eventually(lambda: turns._taken.total() == 3)
+        with pytest.raises(Unavailable):
+            hold(flood[3])
+        waiting.append(pool.submit(hold, HERE))
+        eventually(lambda: turns._taken.total() == 4)
+        go_on.set()
+        for one in waiting:
+            one.result(90)
+
+
+def test_a_right_password_or_a_quarter_of_an_hour_ends_the_suspicion() -> None:
+    clock = SimClock()
+    throttle = auth.LoginThrottle(clock)
+    for address in (HERE, THERE):
+        with pytest.raises(Unauthorized), throttle.attempt("alice", address):
+            raise Unauthorized("wrong")
+    with throttle.attempt("alice", HERE):
+        pass
+    assert (throttle.is_suspect(HERE), throttle.is_suspect(THERE)) == (False, True)
+    clock.advance(auth.FORGOTTEN_S + 1)
+    assert not throttle.is_suspect(THERE)
 
 
 def test_so_many_wait_for_their_turn_and_get_it() -> None:

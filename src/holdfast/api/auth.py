@@ -195,7 +195,15 @@ class LoginThrottle:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._wrong: dict[Key, _Wrong] = {}
+        #: Networks whose last password was wrong, and when.
+        self._suspects: OrderedDict[str, float] = OrderedDict()
         self._lock = threading.Lock()
+
+    def is_suspect(self, address: str) -> bool:
+        """Return whether the last password from the client's network was wrong."""
+        with self._lock:
+            last = self._suspects.get(client_network(address))
+            return last is not None and self._clock.monotonic() - last <= FORGOTTEN_S
 
     @contextlib.contextmanager
     def attempt(self, user: str, address: str) -> Iterator[None]:
@@ -212,11 +220,22 @@ class LoginThrottle:
             yield
         except Unauthorized:
             LOG.warning("wrong password for %s from %s", printable(user)[:64], address)
+            self._suspect(address)
             raise
         except BaseException:
             self._put(key, before)  # the password was not checked
             raise
         self._put(key, None)
+        with self._lock:
+            self._suspects.pop(client_network(address), None)
+
+    def _suspect(self, address: str) -> None:
+        with self._lock:
+            network = client_network(address)
+            self._suspects[network] = self._clock.monotonic()
+            self._suspects.move_to_end(network)
+            while len(self._suspects) > MOST:
+                self._suspects.popitem(last=False)
 
     def _begin(self, key: Key) -> _Wrong | None:
         now = self._clock.monotonic()
@@ -245,6 +264,17 @@ class LoginThrottle:
             self._wrong.pop(key, None)
             if known is not None:
                 self._wrong[key] = known
+
+
+def client_network(address: str) -> str:
+    """Return the network that a single client can have: an IPv4 address, or the /64 of an IPv6."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if found.version == 4:
+        return address
+    return str(ipaddress.IPv6Network((int(found), 64), strict=False))
 
 
 class KnownLogins:
@@ -501,7 +531,9 @@ class Basic:
 
         def check() -> bool:
             vouched = self._known_logins.key(user, address)
-            with self._guesses.attempt(user, address), self._checking.turn(address, vouched):
+            suspect = self._guesses.is_suspect(address)
+            turn = self._checking.turn(address, vouched, is_suspect=suspect)
+            with self._guesses.attempt(user, address), turn:
                 self._verify(user, password)
             self._known_logins.add(user, address)
             return True

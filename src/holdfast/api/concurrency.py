@@ -30,7 +30,9 @@ class ConcurrencyLimiter:
     most half of all places: a user with the right password can log in from another address however
     many passwords a stranger tries. A quarter of the places, and one slot, stay free for requests
     with a `known` key, so that strangers on many addresses do not keep known clients out. A key
-    gets at most half of these places; a request beyond that waits like a stranger's.
+    gets at most half of these places; a request beyond that waits like a stranger's. A suspect,
+    a stranger whose last password was wrong, enters only while half of the strangers' places are
+    free: a flood of passwords leaves room for the first login of a new client.
     """
 
     def __init__(self, most: int, waiting: int, patience_s: float, why: str) -> None:
@@ -45,25 +47,27 @@ class ConcurrencyLimiter:
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def turn(self, address: str = "", known: str | None = "") -> Iterator[None]:
+    def turn(
+        self, address: str = "", known: str | None = "", *, is_suspect: bool = False
+    ) -> Iterator[None]:
         """Hold a slot; the slot counts against the limit of `address` unless `address` is empty.
 
         `known` is a key of the client or user that succeeded before, None for a stranger, empty if
         the work is not reserved for known clients.
         """
-        give_back = self._take(address, known)
+        give_back = self._take(address, known, is_suspect)
         try:
             yield
         finally:
             give_back()
 
     def lent(self, pieces: Iterator[bytes]) -> "Lent":
-        return Lent(pieces, self._take("", ""))
+        return Lent(pieces, self._take("", "", is_suspect=False))
 
-    def _take(self, address: str, known: str | None) -> Callable[[], None]:
+    def _take(self, address: str, known: str | None, is_suspect: bool) -> Callable[[], None]:
         until = time.monotonic() + self._patience_s
         with contextlib.ExitStack() as held:
-            is_stranger = self._queue(held, address, known)
+            is_stranger = self._queue(held, address, known, is_suspect)
             slots = (self._for_strangers, self._free) if is_stranger else (self._free,)
             for slot in slots:
                 if not slot.acquire(timeout=max(0.0, until - time.monotonic())):
@@ -71,13 +75,17 @@ class ConcurrencyLimiter:
                 held.callback(slot.release)
             return held.pop_all().close
 
-    def _queue(self, held: contextlib.ExitStack, address: str, known: str | None) -> bool:
+    def _queue(
+        self, held: contextlib.ExitStack, address: str, known: str | None, is_suspect: bool
+    ) -> bool:
         """Take a place, which `held` gives back; return whether the place is a stranger's."""
         share = max(1, self._places // 2) if address else self._places
         with self._lock:
             most_vouched = max(1, self._reserved // 2)
             is_stranger = known is None or (known != "" and self._vouched[known] >= most_vouched)
             most = self._places - self._reserved if is_stranger else self._places
+            if is_stranger and is_suspect:
+                most = max(1, most // 2)
             if self._taken.total() >= most or self._taken[address] >= share:
                 raise Unavailable(self._why)
             self._count(held, self._taken, address)

@@ -276,7 +276,9 @@ class KeystoneLogin:
         user, domain = form.get("user", ""), form.get("domain", "") or "Default"
         name = f"{_folded(user)}@{_folded(domain)}"
         vouched = self._known_logins.key(name, address)
-        with self._guesses.attempt(name, address), self._entering.turn(address, vouched):
+        suspect = self._guesses.is_suspect(address)
+        turn = self._entering.turn(address, vouched, is_suspect=suspect)
+        with self._guesses.attempt(name, address), turn:
             access = self._access(form, domain)
         self._known_logins.add(name, address)
         if not access.project_id:
