@@ -66,7 +66,6 @@ NAMED: list[tuple[str, str, dict[str, Any], str]] = [
     ("POST", LEASES, lease_body(name="x" * 81), "name"),
     ("POST", LEASES, lease_body(name="a\x00b"), "name"),
     ("POST", LEASES, lease_body(name="a\ud800b"), "name"),
-    ("POST", LEASES, lease_body(colour="red"), "colour"),
     ("POST", LEASES, lease_body(start_date=5), "start_date"),
     ("POST", LEASES, lease_body(start_date="2020-01-01 10:00"), "start_date"),
     ("POST", LEASES, lease_body(start_date="9999-12-31 23:59"), "start_date"),

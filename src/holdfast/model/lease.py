@@ -213,7 +213,9 @@ def changed_dates(
 ) -> tuple[datetime, datetime, datetime | None]:
     """Return the dates after an update; the lease's status limits which dates may change."""
     started = lease.status not in ("PENDING", "CREATING")
-    start = _pick(change.start, change.start_now, now, lease.start)
+    start = _pick(change.start, change.start_now, minute(now), lease.start)
+    if started and start == minute(lease.start):  # a client of the contract sends no seconds
+        start = lease.start
     end = _pick(change.end, change.end_now, now, lease.end)
     if (start, end) != (lease.start, lease.end) or change.before_end:
         if started and start != lease.start:

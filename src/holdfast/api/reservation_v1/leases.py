@@ -210,9 +210,9 @@ _DRY_RUN = {"type": "boolean"}
 _LATER = (1, 1)
 MOST_LISTED = 1000
 
+# Unknown keys of a lease are ignored, as in Blazar; resource types refuse unknown keys of theirs.
 CREATE = {
     "type": "object",
-    "additionalProperties": False,
     "required": ["name", "start_date", "end_date"],
     "properties": {
         "name": _NAME,
@@ -235,7 +235,6 @@ CREATE = {
 
 UPDATE = {
     "type": "object",
-    "additionalProperties": False,
     "properties": {
         "name": _NAME,
         "start_date": _DATE,
@@ -248,7 +247,9 @@ UPDATE = {
             "items": {
                 "type": "object",
                 "required": ["id"],
-                "properties": {"id": {"type": "string", "maxLength": 36}},
+                "properties": {
+                    "id": {"type": "string", "maxLength": 36, "title": "reservation ID"}
+                },
             },
         },
     },
@@ -351,6 +352,8 @@ def new_reservation(body: Mapping[str, Any]) -> NewReservation:
 def _optional(body: Mapping[str, Any], field: str) -> datetime | None:
     text = body.get(field)
     if text is None or (text == NOW and field != "before_end_date"):
+        return None
+    if text == "" and field == "before_end_date":  # as clients send an unset date
         return None
     when = parse(text, field)
     if when is None:
