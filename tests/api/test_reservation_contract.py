@@ -305,9 +305,28 @@ def test_an_empty_lease_is_legal_and_names_may_repeat(house: House) -> None:
     assert first.json["lease"]["id"] != second.json["lease"]["id"]
 
 
-def test_users_events_are_taken_and_ignored(house: House) -> None:
-    lease = house.lease(events=[{"event_type": "x", "event_date": "2031-01-01 10:00"}])
-    assert len(lease["events"]) == 3
+def test_users_events_are_stored_and_shown(house: House) -> None:
+    asked = [
+        {"event_type": "x", "event_date": "2031-1-1 10:00"},
+        {"event_type": "y", "time": "now"},
+        {},
+        {"event_type": "end_lease", "event_date": "2031-01-01 10:00"},
+    ]
+    lease = house.lease(events=asked)
+    *ours, first, second, third = lease["events"]
+    assert {e["event_type"] for e in ours} == {"start_lease", "before_end_lease", "end_lease"}
+    assert all(event.keys() == EVENT_KEYS for event in lease["events"])
+    assert (first["event_type"], first["time"]) == ("x", "2031-01-01T10:00:00.000000")
+    assert second["time"].endswith(":00.000000")
+    assert (third["event_type"], third["time"]) == ("", None)
+    path = f"{LEASES}/{lease['id']}"
+    changed = house.call("PUT", path, json={"name": "renamed"}).json["lease"]
+    assert changed["events"] == lease["events"] == house.call("GET", path).json["lease"]["events"]
+
+
+def test_an_event_at_no_date_is_refused(shared: House) -> None:
+    answer = shared.call("POST", LEASES, json=lease_body(events=[{"time": "soon"}]))
+    refused(answer, 400, "soon is an invalid date", "events")
 
 
 def test_unknown_keys_of_a_lease_are_ignored(house: House) -> None:

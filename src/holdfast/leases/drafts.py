@@ -323,6 +323,7 @@ class Drafts:
             start=start,
             end=end,
             before_end=before_end,
+            user_events=wanted.user_events,
             **owner_fields(wanted),
         )
 

@@ -83,6 +83,7 @@ class Lease:
     version: int = 0
     created_at: datetime | None = None
     updated_at: datetime | None = None
+    user_events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by id
     reservations: tuple[Reservation, ...] = ()
 
     @property
@@ -170,6 +171,7 @@ class NewLease:
     before_end: datetime | None = None
     reservations: tuple[NewReservation, ...] = ()
     dry_run: bool = False
+    user_events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

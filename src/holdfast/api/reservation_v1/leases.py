@@ -7,7 +7,7 @@ order and paging.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -32,6 +32,7 @@ from holdfast.model.lease import (
     NewLease,
     NewReservation,
     Reservation,
+    minute,
 )
 from holdfast.model.operation import RETRYING, RUNNING
 from holdfast.nova.names import SERVER_LEASE
@@ -92,7 +93,10 @@ def view(
         "created_at": stamp(lease.created_at),
         "updated_at": stamp(lease.updated_at),
         "reservations": [_reservation_view(lease, r, got) for r in lease.reservations],
-        "events": [_event_view(lease, event, now) for event in events],
+        "events": [
+            *(_event_view(lease, event, now) for event in events),
+            *(_user_event_view(lease, *item) for item in (lease.user_events or {}).items()),
+        ],
     }
 
 
@@ -168,6 +172,12 @@ def _event_view(lease: Lease, event: Event, now: datetime) -> dict[str, Any]:
         "created_at": stamp(event.created_at),
         "updated_at": stamp(event.updated_at),
     }
+
+
+def _user_event_view(lease: Lease, event_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the view of an event named by the owner; Holdfast does nothing at its time."""
+    common = {"id": event_id, "lease_id": lease.id, **event, "status": "UNDONE"}
+    return {**common, "created_at": stamp(lease.created_at), "updated_at": None}
 
 
 #: Status of the start and end events by lease status. The manager writes the lease status in one
@@ -302,6 +312,7 @@ def create(request: Request) -> Response:
         before_end=_optional(body, "before_end_date"),
         reservations=tuple(new_reservation(r) for r in body.get("reservations", [])),
         dry_run=body.get("dry_run", False),
+        user_events={request.services.new_id(): event for event in _user_events(request)},
     )
     if new_lease.dry_run:
         return _previewed(request, request.services.manager.create_lease(request.caller, new_lease))
@@ -347,6 +358,18 @@ def new_reservation(body: Mapping[str, Any]) -> NewReservation:
         resource_type=body["resource_type"],
         spec={key: value for key, value in body.items() if key != "resource_type"},
     )
+
+
+def _user_events(request: Request) -> Iterator[dict[str, Any]]:
+    """Yield the events that the owner names; "now" is the present minute."""
+    for event in request.body.get("events") or ():
+        text = event.get("time") or event.get("event_date")
+        at = None
+        if text is not None:
+            at = parse(str(text), "events") or minute(request.services.clock.now())
+        kind = str(event.get("event_type") or "")[:66]
+        if kind not in EVENT_TYPES.values():  # Holdfast itself makes these events
+            yield {"event_type": kind, "time": at and lease_date(at)}
 
 
 def _optional(body: Mapping[str, Any], field: str) -> datetime | None:
