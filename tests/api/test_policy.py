@@ -440,6 +440,14 @@ def test_a_policy_file_that_is_broken_at_the_start_is_refused(
         build(policy_file(tmp_path, text))
 
 
+@pytest.mark.parametrize("name", ["blazar:leases:post", "os_masakari_api:segments"])
+def test_a_policy_file_with_rules_of_blazar_or_masakari_is_refused(
+    build: Build, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(Unavailable, match=f"{name}: Holdfast has no such rule"):
+        build(policy_file(tmp_path, f'"admin_or_owner": "@"\n"{name}": "!"\n'))
+
+
 def test_every_page_has_a_rule_that_exists_or_is_open_on_purpose() -> None:
     known = {rule.name for rule in RULES}
     doors = ("/console/login", "/console/logout", "/console/theme", "/console/static/{name}")

@@ -383,6 +383,10 @@ def list_rules() -> list[Any]:
     return RULES
 
 
+#: Prefixes of rules in a policy file written for Blazar or Masakari. oslo.policy ignores unknown
+#: names, and the operator would believe in rules that nobody checks.
+FOREIGN = ("blazar:", "os_masakari_api:")
+
 #: oslo.policy raises these for a file that is not YAML, holds no rules, or cannot be read.
 _BROKEN = (ValueError, TypeError, AttributeError, cfg.Error, OSError)
 _RELOAD_EVERY_S = 1.0
@@ -434,3 +438,9 @@ class Policy:
             self._enforcer.load_rules()
         finally:
             self._enforcer.use_conf = False  # until the next reload
+        foreign = [name for name in self._enforcer.file_rules if name.startswith(FOREIGN)]
+        if foreign:
+            raise ValueError(
+                f"{', '.join(sorted(foreign))}: Holdfast has no such rule; write the names of"
+                " docs/reference/routes.md (reservation:lease:create for blazar:leases:post)"
+            )
