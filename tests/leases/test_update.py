@@ -272,7 +272,9 @@ def test_growth_leaves_the_owner_s_servers_alone_whatever_their_flavor(house: Ho
 def test_a_running_lease_never_loses_a_host(house: House) -> None:
     house.enrol("cmp-1", "cmp-2")
     lease_id = house.create(minutes=(None, 100), hosts=2)
-    house.update(lease_id, reservations={only(house, lease_id): {"min": 1, "max": 1}})
+    fewer = LeaseChange(reservations={only(house, lease_id): {"min": 1, "max": 1}})
+    check_unchanged(house, lease_id, fewer, Conflict)
+    house.update(lease_id, reservations={only(house, lease_id): {"min": 1, "max": 2}})
     assert house.held(lease_id) == [["cmp-1", "cmp-2"]]
     nowhere = {"resource_properties": '["==", "$hypervisor_hostname", "moon"]'}
     change = LeaseChange(reservations={only(house, lease_id): nowhere})
