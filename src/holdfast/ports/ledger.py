@@ -253,7 +253,7 @@ class Ledger(Protocol):
         self, host: CloudHost, region: str, extras: Mapping[str, str], work: Work
     ) -> Host: ...
 
-    def refresh(self, host_id: int, host: CloudHost) -> bool:
+    def refresh(self, host_id: int, host: CloudHost, region: str) -> bool:
         """Write the cloud's present data of an enrolled host; tell whether anything changed."""
         ...
 
