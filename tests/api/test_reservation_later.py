@@ -39,6 +39,14 @@ def test_owners_see_which_hosts_they_got_and_old_clients_do_not(house: House) ->
     assert house.call("GET", f"{LEASES}/{made['id']}", headers=LATER).content == new.content
 
 
+def test_leases_show_when_their_end_is_announced(house: House) -> None:
+    asked = when(days=1, hours=5)
+    lease = house.lease(before_end_date=asked)
+    shown = house.call("GET", f"{LEASES}/{lease['id']}", headers=LATER).json["lease"]
+    assert shown["before_end_date"][:16].replace("T", " ") == asked
+    assert "before_end_date" not in lease
+
+
 def test_hosts_change_with_the_lease(house: House) -> None:
     made = house.lease()
     path = f"{LEASES}/{made['id']}"

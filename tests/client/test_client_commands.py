@@ -62,6 +62,13 @@ def test_a_wrong_option_ends_with_2_and_sends_nothing(fake: Fake, holdfast: Run,
     assert fake.asked == []
 
 
+def test_a_condition_with_two_operators_is_refused_at_its_place(fake: Fake, holdfast: Run) -> None:
+    ran = holdfast("lease", "create", "x", "--where", "vcpus>>4")
+    assert ran.code == 2
+    assert "'vcpus>>4' is not a condition: '>' at character 7 follows the operator" in ran.err
+    assert fake.asked == []
+
+
 def test_host_create_enrols_several_hosts_and_continues_after_a_failure(
     fake: Fake, holdfast: Run
 ) -> None:

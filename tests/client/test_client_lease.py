@@ -52,6 +52,12 @@ def test_lease_create_asks_for_one_host_for_a_day_by_default(fake: Fake, holdfas
     }
 
 
+def test_lease_list_shows_further_columns_that_are_asked_for(fake: Fake, holdfast: Run) -> None:
+    fake.says(f"GET {LEASES}", (200, {"leases": [lease(before_end_date="2027-01-31T19:00:00.0")]}))
+    ran = holdfast("lease", "list", "-c", "name", "-c", "before_end_date", "-f", "value")
+    assert ran.out.split() == ["training", "2027-01-31T19:00:00.0"], ran.err
+
+
 def test_lease_create_sends_every_option(fake: Fake, holdfast: Run) -> None:
     fake.says(f"POST {LEASES}", (201, {"lease": lease()}))
     asked = "lease create night --start 2027-02-01T09:00+01:00 --end +2h --min 2 --max 4"

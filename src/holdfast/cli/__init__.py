@@ -156,6 +156,8 @@ class ListObjects(ListCommand):
     """Prints objects of the API as a table; `filters` become the query of the request."""
 
     columns: ClassVar[tuple[str, ...]]
+    #: Columns that only --column shows.
+    more_columns: ClassVar[tuple[str, ...]] = ()
 
     def fetch(self, args: argparse.Namespace, wanted: dict[str, Any]) -> Iterable[dict[str, Any]]:
         """Return the objects; `wanted` has the values of the filters, None without a value."""
@@ -167,7 +169,8 @@ class ListObjects(ListCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         items = self.fetch(parsed_args, values(self.filters, parsed_args))
-        return rows(self.columns, map(self.row, items))
+        more = tuple(name for name in self.more_columns if name in parsed_args.columns)
+        return rows((*self.columns, *more), map(self.row, items))
 
 
 class ShowObject(ShowCommand):

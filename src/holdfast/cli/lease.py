@@ -220,6 +220,7 @@ class List(ListObjects):
   holdfast lease list --limit 50 --marker 4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b -f json"""
     notes = (cli.DATES,)
     columns = ("id", "name", "status", "degraded", "start_date", "end_date", "hosts")
+    more_columns = ("before_end_date", "project_id", "user_id", "created_at", "updated_at")
     arguments = WINDOW
     filters = (
         arg("--status", choices=STATUSES, metavar="STATUS", help=f"one of {', '.join(STATUSES)}"),

@@ -3,6 +3,7 @@
 
 import ipaddress
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -44,6 +45,13 @@ class FloatingIpStore:
                 )
                 held += [(key, Window(start, end)) for key, start, end in conn.execute(query)]
         return held
+
+    def hold_ends(self, resource_type: str, window: Window) -> set[datetime]:
+        inside = a.held_until > window.start, a.held_until <= window.end
+        query = sa.select(a.held_until).join(reservations, reservations.c.id == a.reservation_id)
+        with self._db.read() as conn:
+            ends = query.where(*inside, reservations.c.resource_type == resource_type).distinct()
+            return set(conn.execute(ends).scalars())
 
     def things_not_given_back(self, keys: Collection[str], *, besides: str) -> Collection[str]:
         late: set[str] = set()

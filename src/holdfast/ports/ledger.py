@@ -297,6 +297,10 @@ class Ledger(Protocol):
         """Return the holds of these lockable resources that overlap the window."""
         ...
 
+    def hold_ends(self, resource_type: str, window: Window) -> set[datetime]:
+        """Return the ends, in the window, of all holds of reservations of this type."""
+        ...
+
     def things_not_given_back(self, keys: Collection[str], *, besides: str) -> Collection[str]:
         """Return names of ended leases that have not returned these lockable resources yet."""
         ...

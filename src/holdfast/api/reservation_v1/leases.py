@@ -80,6 +80,7 @@ def view(
     `addresses` adds the fields of version 1.1; the lease must then hold its allocations.
     """
     got = None if addresses is None else partial(_got, addresses=addresses, for_admin=for_admin)
+    before_end = lease.before_end and lease_date(lease.before_end)
     return {
         "id": lease.id,
         "name": lease.name,
@@ -87,6 +88,7 @@ def view(
         "project_id": lease.project_id,
         "start_date": lease_date(lease.start),
         "end_date": lease_date(lease.end),
+        **({} if addresses is None else {"before_end_date": before_end}),
         "trust_id": None,
         "status": lease.status,
         "degraded": lease.degraded,
