@@ -224,6 +224,7 @@ def address(house: House, route: Route, lease_id: str) -> str:
     names = {
         **NAMES,
         "lease_id": lease_id,
+        "operation_id": house.core.store.operations.list_all(subject=lease_id)[0].id,
         "reservation_id": house.core.store.ledger.lease(lease_id).reservations[0].id,
         "floatingip_id": house.core.store.ledger.floatingips()[0].id,
         "name": "gpu" if "properties" in route.path else "cmp-6",

@@ -22,7 +22,8 @@ SIM = "/holdfast/v1/sim"
     "argv",
     [
         "lease create",
-        "lease create x --end tomorrow",
+        "lease create x --end yesterday",
+        "lease create x --end 'tomorrow 25:00'",
         "lease create x --hosts 0",
         "lease create x --hosts 2 --min 1",
         "lease create x --min 3 --max 2",
@@ -60,6 +61,24 @@ SIM = "/holdfast/v1/sim"
 def test_a_wrong_option_ends_with_2_and_sends_nothing(fake: Fake, holdfast: Run, argv: str) -> None:
     assert holdfast(*argv.split()).code == 2
     assert fake.asked == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "prog", "message"),
+    [
+        (["lease", "create", "x", "--hosts", "0"], "holdfast lease create", "argument --hosts: "),
+        (["lease", "show"], "holdfast lease show", "the following arguments are required: lease"),
+        (["--user"], "holdfast", "argument --user: expected one argument"),
+    ],
+)
+def test_a_wrong_argument_is_a_line_and_a_hint(
+    holdfast: Run, argv: list[str], prog: str, message: str
+) -> None:
+    ran = holdfast(*argv)
+    assert ran.code == 2
+    first, hint = ran.err.splitlines()
+    assert first.startswith(f"{prog}: {message}")
+    assert hint == f"{prog} --help shows all arguments"
 
 
 def test_a_condition_with_two_operators_is_refused_at_its_place(fake: Fake, holdfast: Run) -> None:
@@ -248,6 +267,13 @@ def test_operation_list_shows_the_sentence(fake: Fake, holdfast: Run) -> None:
     assert "2 hosts moved" in holdfast("operation", "list").out
 
 
+def test_operation_show_shows_the_whole_sentence(fake: Fake, holdfast: Run) -> None:
+    operation = {"id": UUID, "kind": "lease_start", "status": "retrying", "sentence": "x " * 300}
+    fake.says(f"GET /holdfast/v1/operations/{UUID}", (200, {"operation": operation}))
+    ran = holdfast("operation", "show", UUID, "-f", "value", "-c", "sentence")
+    assert (ran.code, ran.out.split()) == (0, ["x"] * 300)
+
+
 def test_operation_list_filters_and_shows_dates_alike(fake: Fake, holdfast: Run) -> None:
     whole = {"id": "o1", "due_at": "2027-01-31T12:00:00+00:00", "attempts": 3}
     parts = {"id": "o2", "due_at": "2027-01-31T12:00:01.250000+00:00", "attempts": 0}
@@ -293,10 +319,11 @@ def test_the_password_comes_from_a_file(fake: Fake, holdfast: Run, tmp_path: Any
 def test_every_command_of_ours_teaches_by_example(holdfast: Run) -> None:
     entries = importlib.metadata.entry_points(group="holdfast.commands")
     ours = [e.name for e in entries if e.value.startswith("holdfast.cli.")]
-    assert len(ours) == 100
+    assert len(ours) == 101
     for name in ours:
         ran = holdfast(*name.split(), "--help")
         assert ran.code == 0
+        assert ("--config FILE" in ran.out) is ("--config-file FILE" in ran.out), name
         _, _, examples = ran.out.partition("\nexample")
         assert f"holdfast {name}" in examples, name
 

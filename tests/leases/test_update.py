@@ -217,6 +217,13 @@ def test_a_prolongation_into_the_lease_of_another_project_is_refused(house: Hous
     house.check_no_double_booking()
 
 
+def test_a_refusal_names_a_window_of_less_than_a_minute_to_the_second(house: House) -> None:
+    house.enrol("cmp-1")
+    house.create(minutes=(10, 10.5))
+    with pytest.raises(NotEnoughHosts, match="from 2030-01-01 10:11 to 2030-01-01 10:11:30 UTC"):
+        house.create(minutes=(10, 10.5), caller=BOB)
+
+
 def test_a_waiting_lease_moves_to_other_hosts_rather_than_be_refused(house: House) -> None:
     house.enrol("cmp-1", "cmp-2")
     lease_id = house.create(minutes=(10, 60))

@@ -356,7 +356,13 @@ RULES = [
         "End a maintenance window",
         "DELETE /holdfast/v1/maintenance-windows/{window_id}",
     ),
-    _rule("holdfast:operation:list", ADMIN, "List durable work", "GET /holdfast/v1/operations"),
+    _rule(
+        "holdfast:operation:list",
+        ADMIN,
+        "List durable work",
+        "GET /holdfast/v1/operations",
+        "GET /holdfast/v1/operations/{operation_id}",
+    ),
     _rule(
         "holdfast:audit:list",
         READER,

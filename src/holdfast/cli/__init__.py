@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar, cast
 
 from cliff.columns import FormattableColumn
 from cliff.command import Command
@@ -72,6 +72,16 @@ def either(*arguments: Argument, required: bool = False) -> Either:
     return Either(arguments, required)
 
 
+def brief(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Let the parser print a line and a hint after a wrong argument, and not the whole usage."""
+
+    def error(message: str) -> NoReturn:
+        parser.exit(2, f"{parser.prog}: {message}\n{parser.prog} --help shows all arguments\n")
+
+    parser.error = error  # type: ignore[method-assign]
+    return parser
+
+
 class Base(Command):
     """The base class of commands, with arguments, an example, a client and an exit code."""
 
@@ -91,7 +101,7 @@ class Base(Command):
         return "\n".join((f"example:\n{self.example}" if self.example else "", *self.notes))
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        self.parser = super().get_parser(prog_name)
+        self.parser = brief(super().get_parser(prog_name))
         self.parser.formatter_class = argparse.RawDescriptionHelpFormatter
         for each in (*self.arguments, *self.filters):
             if isinstance(each, Argument):
@@ -338,7 +348,8 @@ def pair(text: str) -> tuple[str, str]:
 
 
 DATES = """
-dates: now, +45s, +30m, +2h, +1d, 2027-01-31 18:00[:30] (UTC), 2027-01-31T18:00+01:00"""
+dates: now, +45s, +30m, +2h, +1d, +1w, today 18:00, tomorrow 9:00, 2027-01-31,
+  2027-01-31 18:00[:30] (UTC), 2027-01-31T18:00+01:00"""
 RESERVATIONS = """
 reservations: TYPE,key=value,…
   virtual:instance,vcpus=2,memory_mb=4096,disk_gb=20,amount=3,affinity=false

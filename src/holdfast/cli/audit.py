@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast audit list | export, holdfast operation list, holdfast observation list"""
+"""holdfast audit list | export, holdfast operation list | show, holdfast observation list"""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from holdfast import cli
-from holdfast.cli import Base, ListObjects, Moment, arg, values
+from holdfast.cli import Base, ListObjects, Moment, ShowObject, arg, values
 from holdfast.cli.repair import Wrapped
 from holdfast.client.client import UUID, Object, Objects
 from holdfast.model.observation import STATES, Observed
@@ -117,6 +117,16 @@ class OperationList(ListObjects):
 
     def row(self, operation: Object) -> Object:
         return {**operation, "failures": operation.get("attempts")}
+
+
+class OperationShow(ShowObject):
+    """Show a durable operation: when it is due, how often it failed, and why."""
+
+    example = "  holdfast operation show 4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
+    arguments = (arg("ref", metavar="operation", help="its id, as `operation list` shows it"),)
+
+    def fetch(self, ref: str, args: argparse.Namespace) -> Object:
+        return self.client.operations.show(ref)
 
 
 REPORTED = ("failed", "noted", "well", "alert", "raised", "again", "no_data", "cleared")

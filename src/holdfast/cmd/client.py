@@ -22,6 +22,7 @@ from cliff.command import Command
 from cliff.commandmanager import CommandManager, EntryPointWrapper
 
 from holdfast import __version__
+from holdfast.cli import brief
 from holdfast.client.auth import read_password
 from holdfast.client.client import Client
 
@@ -115,7 +116,7 @@ class HoldfastApp(App):
             help="its first line is the password; default: HOLDFAST_PASSWORD,"
             " or the file HOLDFAST_PASSWORD_FILE",
         )
-        return parser
+        return brief(parser)
 
     @cached_property
     def client(self) -> Client:

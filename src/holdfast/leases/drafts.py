@@ -589,7 +589,7 @@ def _dates(window: Window) -> dict[str, str]:
 
 
 def _date(when: datetime) -> str:
-    return f"{when:%Y-%m-%d %H:%M}"
+    return f"{when:%Y-%m-%d %H:%M:%S}" if when.second else f"{when:%Y-%m-%d %H:%M}"
 
 
 def _wire(when: datetime) -> str:
