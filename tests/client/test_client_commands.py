@@ -81,6 +81,41 @@ def test_a_wrong_argument_is_a_line_and_a_hint(
     assert hint == f"{prog} --help shows all arguments"
 
 
+RAW = "a\x1b]0;owned\x07\u202eb"
+
+
+def test_control_characters_never_reach_a_terminal_raw(fake: Fake, holdfast: Run) -> None:
+    operation = {"id": UUID, "kind": RAW, "sentence": RAW, "listed": [{"name": RAW}]}
+    fake.says("GET /holdfast/v1/operations", (200, {"operations": [operation]}))
+    fake.says(f"GET /holdfast/v1/operations/{UUID}", (200, {"operation": operation}))
+    refusal = {"errors": [{"status": 400, "detail": f"no {RAW}"}]}
+    fake.says("GET /holdfast/v1/operations/odd", (400, refusal))
+    for argv in (["list"], ["show", UUID], ["show", "odd"]):
+        ran = holdfast("operation", *argv)
+        shown = ran.out + ran.err
+        assert "\\x1b]0;owned\\x07\\u202eb" in shown
+        assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+    raw = holdfast("operation", "show", UUID, "-f", "value", "-c", "kind").out
+    assert raw == RAW + "\n"  # for programs: not a terminal
+
+
+def test_a_list_that_is_too_long_says_so(fake: Fake, holdfast: Run) -> None:
+    fake.says("GET /holdfast/v1/operations", (200, {"operations": [{"id": UUID}] * 100}))
+    assert "at most 100 are listed; --limit N lists more" in holdfast("operation", "list").err
+    assert "at most" not in holdfast("operation", "list", "--limit", "500").err
+    assert fake.asked[-1]["query"] == "limit=500"
+
+
+def test_status_looks_at_the_url_that_is_given(fake: Fake, holdfast: Run) -> None:
+    fake.says("GET /readyz", (200, {"status": "ok", "database": "ok"}), (503, {"status": "x"}))
+    ran = holdfast("--url", fake.url, "status", "-f", "json")
+    assert ran.code == 0, ran.err
+    (row,) = json.loads(ran.out)
+    assert (row["check"], row["result"]) == ("api", "ok")
+    assert "database ok" in row["what"]
+    assert holdfast("--url", fake.url, "status").code == 2
+
+
 def test_a_condition_with_two_operators_is_refused_at_its_place(fake: Fake, holdfast: Run) -> None:
     ran = holdfast("lease", "create", "x", "--where", "vcpus>>4")
     assert ran.code == 2
@@ -283,9 +318,9 @@ def test_operation_list_filters_and_shows_dates_alike(fake: Fake, holdfast: Run)
     assert "| 2027-01-31 12:00:00 | 3 " in " ".join(ran.out.split())
     assert "| 2027-01-31 12:00:01 | 0 " in " ".join(ran.out.split())
     assert "failures" in ran.out
-    assert fake.asked[-1]["query"] == f"subject={UUID}&status=retrying&limit=100"
+    assert fake.asked[-1]["query"] == f"subject={UUID}&status=retrying"
     assert holdfast("operation", "list", "--lease", UUID).code == 0
-    assert fake.asked[-1]["query"] == f"subject={UUID}&limit=100"
+    assert fake.asked[-1]["query"] == f"subject={UUID}"
 
 
 def test_an_unreachable_server_is_a_line_with_advice(holdfast: Run) -> None:

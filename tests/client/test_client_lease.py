@@ -52,6 +52,14 @@ def test_lease_create_asks_for_one_host_for_a_day_by_default(fake: Fake, holdfas
     }
 
 
+def test_lease_show_says_why_a_lease_is_in_error(fake: Fake, holdfast: Run) -> None:
+    fake.says(f"GET {LEASES}/{UUID}", (200, {"lease": lease("ERROR")}))
+    line = {"id": 1, "sentence": "lease_start failed: the cloud refused"}
+    fake.says("GET /holdfast/v1/audit", (200, {"audit": [line]}))
+    ran = holdfast("lease", "show", UUID, "-f", "value", "-c", "why")
+    assert ran.out == "lease_start failed: the cloud refused\n", ran.err
+
+
 def test_lease_list_shows_further_columns_that_are_asked_for(fake: Fake, holdfast: Run) -> None:
     fake.says(f"GET {LEASES}", (200, {"leases": [lease(before_end_date="2027-01-31T19:00:00.0")]}))
     ran = holdfast("lease", "list", "-c", "name", "-c", "before_end_date", "-f", "value")

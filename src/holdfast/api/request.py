@@ -330,6 +330,10 @@ class Schema:
         )
 
 
+#: Schema of a name that people give: text without control characters.
+NAME = {"type": "string", "minLength": 1, "not": {"pattern": "[\\x00-\\x1f\\x7f-\\x9f]"}}
+
+
 def query_schema(parameters: Mapping[str, Any], needs: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "type": "object",
@@ -348,6 +352,8 @@ def _sentence(error: jsonschema.ValidationError) -> str:
         message = (
             f"unknown field {_short(', '.join(unknown))}; known are {', '.join(sorted(known))}"
         )
+    elif error.validator == "not":  # of NAME
+        message = "holds control characters"
     elif error.validator == "required":
         message = f"Missing parameter {_missing(error)}"
     elif error.validator == "maxLength":

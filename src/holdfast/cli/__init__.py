@@ -10,6 +10,7 @@ failed object and ends with exit code 1.
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from cliff.show import ShowOne
 from holdfast.client import dates, syntax
 from holdfast.client.errors import ClientError, NotFound, NotReachable, Unauthorized, Unavailable
 from holdfast.model.errors import InvalidDocument, InvalidInput
+from holdfast.runtime.text import printable
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client
@@ -168,6 +170,8 @@ class ListObjects(ListCommand):
     columns: ClassVar[tuple[str, ...]]
     #: Columns that only --column shows.
     more_columns: ClassVar[tuple[str, ...]] = ()
+    #: The most objects that the API returns without --limit; 0: all.
+    most: ClassVar[int] = 0
 
     def fetch(self, args: argparse.Namespace, wanted: dict[str, Any]) -> Iterable[dict[str, Any]]:
         """Return the objects; `wanted` has the values of the filters, None without a value."""
@@ -178,7 +182,10 @@ class ListObjects(ListCommand):
         return item
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        items = self.fetch(parsed_args, values(self.filters, parsed_args))
+        items = list(self.fetch(parsed_args, values(self.filters, parsed_args)))
+        most = self.most and (parsed_args.limit or self.most)
+        if most and len(items) >= most:
+            self.say(f"at most {most} are listed; --limit N lists more")
         more = tuple(name for name in self.more_columns if name in parsed_args.columns)
         return rows((*self.columns, *more), map(self.row, items))
 
@@ -282,11 +289,21 @@ class Moment(FormattableColumn[Any]):
         return f"{zoned:%Y-%m-%d %H:%M:%S}"
 
 
+class Untrusted(FormattableColumn[Any]):
+    """Text with characters that could steer a terminal: shown with escapes."""
+
+    def human_readable(self) -> str:
+        return "\n".join(map(printable, self._value.split("\n")))
+
+    def machine_readable(self) -> str:
+        return self.human_readable() if sys.stdout.isatty() else self._value
+
+
 class Lines(FormattableColumn[Any]):
     """A list of objects, shown with a line for each object."""
 
     def human_readable(self) -> str:
-        return "\n".join(self.line(each) for each in self._value or ())
+        return "\n".join(printable(self.line(each)) for each in self._value or ())
 
     def line(self, value: Any) -> str:
         if not isinstance(value, dict):
@@ -313,6 +330,8 @@ def rows(columns: tuple[str, ...], objects: Iterable[Mapping[str, Any]]) -> Tabl
 def _column(key: str, value: Any) -> Any:
     if key.endswith(("_date", "_at")):
         return Moment(value)
+    if isinstance(value, str) and printable(value) != value:
+        return Untrusted(value)
     return Lines(value) if isinstance(value, list) else value
 
 

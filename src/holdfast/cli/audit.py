@@ -29,6 +29,8 @@ DECISIONS = (
     arg("--until", type=cli.date, metavar="DATE", help="decided before"),
     arg("--marker", type=cli.count, metavar="ID", help="those before the line of this id"),
 )
+#: Objects that the API lists by default.
+MOST_LISTED = 100
 LIMIT = arg("--limit", type=cli.count, metavar="N", help="at most N; default: 100")
 
 
@@ -44,6 +46,7 @@ class List(ListObjects):
     notes = (cli.DATES,)
     columns = ("id", "at", "subject", "actor", "sentence")
     filters = (*DECISIONS, LIMIT)
+    most = MOST_LISTED
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         return self.client.audit.list(**wanted)
@@ -107,7 +110,9 @@ class OperationList(ListObjects):
             choices=sorted(OPERATION),
             help=f"only in this state: {', '.join(sorted(OPERATION))}",
         ),
+        LIMIT,
     )
+    most = MOST_LISTED
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         subject = args.lease
@@ -154,6 +159,7 @@ class ObservationList(ListObjects):
         arg("--since", type=cli.date, metavar="DATE", help="observed then or later"),
         LIMIT,
     )
+    most = MOST_LISTED
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         return self.client.observations.list(**wanted)

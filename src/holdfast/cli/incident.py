@@ -195,6 +195,7 @@ class List(ListObjects):
         arg("--limit", type=cli.count, metavar="N", help="at most N; default: 100"),
         arg("--marker", metavar="ID", help="those that are older than this one"),
     )
+    most = 100
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         which = True if args.open else False if args.closed else None

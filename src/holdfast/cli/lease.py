@@ -262,7 +262,11 @@ class Show(ShowObject):
     formats = FORMATS
 
     def fetch(self, ref: str, args: argparse.Namespace) -> Object:
-        return self.client.leases.find(ref)
+        lease = self.client.leases.find(ref)
+        if lease["status"] != "ERROR":
+            return lease
+        lines = self.client.audit.list(subject=lease["id"], text=" failed: ", limit=1)
+        return {**lease, "why": "; ".join(line["sentence"] for line in lines)}
 
 
 class Set(ShowObject):

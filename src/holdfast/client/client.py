@@ -615,7 +615,7 @@ class Operations(Resource):
     route, one, many = "/holdfast/v1/operations", "operation", "operations"
 
     def list(
-        self, *, subject: str | None = None, status: str | None = None, limit: int = 100
+        self, *, subject: str | None = None, status: str | None = None, limit: int | None = None
     ) -> Objects:
         """List operations, newest first; filters: subject (for example a lease id), status."""
         return self._list(subject=subject, status=status, limit=limit)

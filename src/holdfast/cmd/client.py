@@ -25,6 +25,7 @@ from holdfast import __version__
 from holdfast.cli import brief
 from holdfast.client.auth import read_password
 from holdfast.client.client import Client
+from holdfast.runtime.text import printable
 
 NAMESPACE = "holdfast.commands"
 INTERRUPTED = 130
@@ -77,6 +78,11 @@ def _unavailable(name: str, cause: Exception) -> type[Command]:
             ) from cause
 
     return Unavailable
+
+
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
 
 
 class HoldfastApp(App):
@@ -139,6 +145,11 @@ class HoldfastApp(App):
         if argv[0] == "help":
             # `lease create x --end +1h --help` asks for help with `lease create x`
             argv[:] = itertools.takewhile(lambda word: not word.startswith("-"), argv)
+
+    def configure_logging(self) -> None:
+        """Log as cliff does, but with the control characters of untrusted names escaped."""
+        super().configure_logging()
+        logging.root.handlers[-1].setFormatter(_Printable(self.CONSOLE_MESSAGE_FORMAT))
 
     def get_fuzzy_matches(self, cmd: str) -> list[str]:
         of_the_noun = [name for name, _ in self.command_manager if name.split()[0] == cmd]

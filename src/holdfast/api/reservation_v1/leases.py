@@ -214,7 +214,7 @@ def _event_status(lease: Lease, event: Event, now: datetime) -> str:
     return "DONE" if event.status == "done" else "UNDONE"
 
 
-_NAME = {"type": "string", "minLength": 1, "maxLength": 80}
+_NAME = {**bodies.NAME, "maxLength": 80}
 _DATE = {"type": "string", "maxLength": 64}
 _EVENTS = {"type": ["array", "null"], "maxItems": 100, "items": {"type": "object"}}
 _DRY_RUN = {"type": "boolean"}
