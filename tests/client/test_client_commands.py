@@ -4,8 +4,10 @@
 import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -371,11 +373,57 @@ def test_help_is_printed_after_any_arguments(holdfast: Run) -> None:
     assert holdfast("--version").out.startswith("holdfast 0.")
 
 
-def test_completion_for_bash_is_printed_and_parses(holdfast: Run) -> None:
-    ran = holdfast("complete")
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_of_a_shell_is_printed_and_parses(holdfast: Run, shell: str) -> None:
+    ran = holdfast("complete", "--shell", shell)
     assert ran.code == 0, ran.err
-    assert "cmds_lease='ack create delete list replace-host set show'" in ran.out
-    subprocess.run(["bash", "-n"], input=ran.out, text=True, check=True, timeout=90)
+    assert "holdfast complete --words" in ran.out
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=ran.out, text=True, check=True, timeout=90)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["fail"], ["failover"]),
+        (["failover", ""], ["set"]),
+        (["lease", ""], ["ack", "create", "delete", "list", "replace-host", "set", "show"]),
+        (["--url", "URL", "lease", "s"], ["set", "show"]),
+        (["lease", "list", "--sta"], ["--start-after", "--start-before", "--status"]),
+        (["lease", "list", "--status", "A"], ["ACTIVE"]),
+        (["lease", "show", ""], ["night", "training"]),
+        (["lease", "delete", "night", "t"], ["training"]),
+        (["host", "show", "cmp"], ["cmp-1"]),
+        (["audit", "list", "--limit", ""], []),
+        (["nonsense", ""], []),
+        (["--url"], []),
+    ],
+)
+def test_words_are_completed_from_the_parsers_and_the_names_of_leases_and_hosts(
+    fake: Fake, holdfast: Run, words: list[str], expected: list[str]
+) -> None:
+    names = ("training", "night", "two words", "$(reboot)")
+    fake.says(f"GET {LEASES}", (200, {"leases": [{"id": UUID, "name": name} for name in names]}))
+    fake.says(f"GET {HOSTS}", (200, {"hosts": [{"id": "1", "hypervisor_hostname": "cmp-1"}]}))
+    words = [fake.url if word == "URL" else word for word in words]
+    assert holdfast("complete", "--words", *words).out.split() == expected
+
+
+def test_bash_completes_a_command(fake: Fake, holdfast: Run, tmp_path: Any) -> None:
+    (tmp_path / "holdfast").symlink_to(Path(sys.executable).parent / "holdfast")
+    script = holdfast("complete").out + (
+        "COMP_WORDS=(holdfast operation s); COMP_CWORD=2; _holdfast; echo ${COMPREPLY[@]}"
+    )
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+    )
+    assert ran.stdout == "show\n"
 
 
 def test_a_command_that_cannot_be_imported_leaves_the_others_alone(
