@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -231,7 +232,7 @@ def test_availability_shows_the_first_windows(fake: Fake, holdfast: Run) -> None
     asked = "availability --min 2 --max 4 --for 8h --from +1h --until +7d"
     ran = holdfast(*asked.split())
     assert ran.code == 0, ran.err
-    assert "| 2027-02-01 08:00:00 | 2027-02-01 16:00:00 | 3 " in " ".join(ran.out.split())
+    assert "| 2027-02-01 08:00:00 UTC | 2027-02-01 16:00:00 UTC | 3 " in " ".join(ran.out.split())
     assert asked_for(fake) == {
         "reservation": {
             "resource_type": "physical:host",
@@ -311,14 +312,30 @@ def test_operation_show_shows_the_whole_sentence(fake: Fake, holdfast: Run) -> N
     assert (ran.code, ran.out.split()) == (0, ["x"] * 300)
 
 
+def test_local_shows_times_in_the_zone_of_this_machine(
+    fake: Fake, holdfast: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operations = {"operations": [{"id": UUID, "due_at": "2027-01-31T12:00:00+00:00"}]}
+    fake.says("GET /holdfast/v1/operations", (200, operations))
+    monkeypatch.setenv("TZ", "XYZ-3")
+    time.tzset()
+    try:
+        local, usual = (holdfast(*o, "operation", "list").out for o in (["--local"], []))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert "| 2027-01-31 15:00:00 XYZ |" in local
+    assert "| 2027-01-31 12:00:00 UTC |" in usual
+
+
 def test_operation_list_filters_and_shows_dates_alike(fake: Fake, holdfast: Run) -> None:
     whole = {"id": "o1", "due_at": "2027-01-31T12:00:00+00:00", "attempts": 3}
     parts = {"id": "o2", "due_at": "2027-01-31T12:00:01.250000+00:00", "attempts": 0}
     fake.says("GET /holdfast/v1/operations", (200, {"operations": [whole, parts]}))
     fake.says(f"GET {LEASES}", (200, {"leases": [{"id": UUID, "name": "training"}]}))
     ran = holdfast("operation", "list", "--lease", "training", "--status", "retrying")
-    assert "| 2027-01-31 12:00:00 | 3 " in " ".join(ran.out.split())
-    assert "| 2027-01-31 12:00:01 | 0 " in " ".join(ran.out.split())
+    assert "| 2027-01-31 12:00:00 UTC | 3 " in " ".join(ran.out.split())
+    assert "| 2027-01-31 12:00:01 UTC | 0 " in " ".join(ran.out.split())
     assert "failures" in ran.out
     assert fake.asked[-1]["query"] == f"subject={UUID}&status=retrying"
     assert holdfast("operation", "list", "--lease", UUID).code == 0

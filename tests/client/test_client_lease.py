@@ -281,6 +281,6 @@ def test_lease_show_fits_the_screen_and_json_keeps_everything(fake: Fake, holdfa
     table = holdfast("lease", "show", UUID).out
     where = 'where [">=", "$vcpus", "8"]'
     assert f"| physical:host, active, 1-2 hosts, {where}, resources changed |" in table
-    assert "| start_lease 2027-01-31 12:00:00 DONE " in table
+    assert "| start_lease 2027-01-31 12:00:00 UTC DONE " in table
     assert max(map(len, table.splitlines())) < 110
     assert json.loads(holdfast("lease", "show", UUID, "-f", "json").out) == full

@@ -13,7 +13,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar, cast
 
 from cliff.columns import FormattableColumn
@@ -277,16 +277,18 @@ def problem_lines(name: str, error: InvalidDocument) -> Iterator[str]:
 
 
 class Moment(FormattableColumn[Any]):
-    """A date from the API, shown in UTC with seconds, from either API."""
+    """A date from either API, shown with seconds and zone: UTC, or this machine's by --local."""
+
+    #: None: the zone of this machine. The program sets the zone at its start.
+    zone: ClassVar[tzinfo | None] = UTC
 
     def human_readable(self) -> str:
         text = str(self._value or "")
         try:
-            moment = datetime.fromisoformat(text)
+            moment = dates.from_wire(text)
         except ValueError:
             return text
-        zoned = moment.astimezone(UTC) if moment.tzinfo else moment
-        return f"{zoned:%Y-%m-%d %H:%M:%S}"
+        return f"{moment.astimezone(self.zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
 class Untrusted(FormattableColumn[Any]):

@@ -157,7 +157,7 @@ def progress_lines(incident: Object) -> Iterator[str]:
 
 
 def _clock(moment: str | None) -> str:
-    return Moment(moment).human_readable()[11:]
+    return Moment(moment).human_readable()[11:19]
 
 
 POLL_S = 1.0

@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import UTC
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +24,7 @@ from cliff.command import Command
 from cliff.commandmanager import CommandManager, EntryPointWrapper
 
 from holdfast import __version__
-from holdfast.cli import brief
+from holdfast.cli import Moment, brief
 from holdfast.client.auth import read_password
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError
@@ -125,6 +126,9 @@ class HoldfastApp(App):
             help="its first line is the password; default: HOLDFAST_PASSWORD,"
             " or the file HOLDFAST_PASSWORD_FILE",
         )
+        parser.add_argument(
+            "--local", action="store_true", help="show times in this machine's zone, not in UTC"
+        )
         return brief(parser)
 
     @cached_property
@@ -138,6 +142,7 @@ class HoldfastApp(App):
         )
 
     def initialize_app(self, argv: list[str]) -> None:
+        Moment.zone = None if self.options.local else UTC
         if not self.options.debug:
             # the command's own error message repeats keystoneauth's warnings
             logging.getLogger("keystoneauth").setLevel(logging.ERROR)
