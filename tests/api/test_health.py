@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from falcon import testing
 from prometheus_client.parser import text_string_to_metric_families as parse
+from sqlalchemy import event
 
 from holdfast.api.routes import table
 from holdfast.app import service
@@ -63,6 +66,47 @@ def test_readyz_names_the_part_that_is_away(build: Build) -> None:
     assert "database is away" in answer.json["database"]
     assert answer.json["rpc"] == "ok"
     assert house.call("GET", "/readyz").status_code == 200
+
+
+def test_readyz_fails_while_the_database_cannot_be_written(build: Build) -> None:
+    house = build()
+
+    def protect(dbapi: Any, *_: object) -> None:
+        dbapi.execute("PRAGMA query_only=ON")
+
+    engine = house.core.store.database.engine
+    assert house.call("GET", "/readyz").status_code == 200
+    event.listen(engine, "checkout", protect)
+    house.clock.ahead_s += 1
+    answer = house.call("GET", "/readyz")
+    assert answer.status_code == 503
+    assert "database is away" in answer.json["database"]
+    assert house.call("GET", LEASES).status_code == 200
+    event.remove(engine, "checkout", protect)
+    event.listen(engine, "checkout", lambda dbapi, *_: dbapi.execute("PRAGMA query_only=OFF"))
+    assert house.call("GET", "/readyz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [(lambda text: b"\xff" * 4096, "not a database"), (lambda text: text[:4096], "malformed")],
+    ids=["overwritten", "cut off"],
+)
+def test_a_damaged_database_is_named(
+    build: Build, damage: Callable[[bytes], bytes], words: str
+) -> None:
+    house = build()
+    house.manager.stop()
+    house.core.store.database.engine.dispose()
+    file = house.state / "holdfast.db"
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    answer = house.call("GET", LEASES)
+    house.core.store.database.engine.dispose()
+    file.write_bytes(whole)
+    assert answer.status_code == 503, answer.text
+    assert "the database is damaged: " in answer.json["error_message"]
+    assert words in answer.json["error_message"]
 
 
 def test_readyz_names_rpc_when_no_manager_answers(build: Build) -> None:

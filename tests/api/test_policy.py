@@ -224,6 +224,7 @@ def address(house: House, route: Route, lease_id: str) -> str:
     names = {
         **NAMES,
         "lease_id": lease_id,
+        "operation_id": house.core.store.operations.list_all(subject=lease_id)[0].id,
         "reservation_id": house.core.store.ledger.lease(lease_id).reservations[0].id,
         "floatingip_id": house.core.store.ledger.floatingips()[0].id,
         "name": "gpu" if "properties" in route.path else "cmp-6",
@@ -440,6 +441,14 @@ def test_a_policy_file_that_is_broken_at_the_start_is_refused(
 ) -> None:
     with pytest.raises(Unavailable, match="policy_file cannot be used"):
         build(policy_file(tmp_path, text))
+
+
+@pytest.mark.parametrize("name", ["blazar:leases:post", "os_masakari_api:segments"])
+def test_a_policy_file_with_rules_of_blazar_or_masakari_is_refused(
+    build: Build, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(Unavailable, match=f"{name}: Holdfast has no such rule"):
+        build(policy_file(tmp_path, f'"admin_or_owner": "@"\n"{name}": "!"\n'))
 
 
 def test_every_page_has_a_rule_that_exists_or_is_open_on_purpose() -> None:

@@ -9,7 +9,8 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from falcon import testing
 
-from tests.api.house import LATER, LEASES, NETWORK, House, host_reservation, lease_body, when
+from tests.api.conftest import Build
+from tests.api.house import HOSTS, LATER, LEASES, NETWORK, House, host_reservation, lease_body, when
 
 
 def later(house: House, query: str = "", user: str = "") -> testing.Result:
@@ -38,6 +39,14 @@ def test_owners_see_which_hosts_they_got_and_old_clients_do_not(house: House) ->
     assert house.call("GET", f"{LEASES}/{made['id']}", headers=LATER).content == new.content
 
 
+def test_leases_show_when_their_end_is_announced(house: House) -> None:
+    asked = when(days=1, hours=5)
+    lease = house.lease(before_end_date=asked)
+    shown = house.call("GET", f"{LEASES}/{lease['id']}", headers=LATER).json["lease"]
+    assert shown["before_end_date"][:16].replace("T", " ") == asked
+    assert "before_end_date" not in lease
+
+
 def test_hosts_change_with_the_lease(house: House) -> None:
     made = house.lease()
     path = f"{LEASES}/{made['id']}"
@@ -47,6 +56,22 @@ def test_hosts_change_with_the_lease(house: House) -> None:
     (grown,) = changed.json["lease"]["reservations"]
     assert (len(first["hosts"]), len(grown["hosts"])) == (1, 3)
     assert later(house).json["leases"][0] == changed.json["lease"]
+
+
+def test_hosts_show_their_region_and_rack_unless_capabilities_have_these_names(
+    build: Build,
+) -> None:
+    house = build("[openstack]\nregion_name = north\n")
+    made = house.call("POST", HOSTS, json={"name": "cmp-5"}, headers=LATER)
+    assert made.status_code == 201, made.text
+    path = f"{HOSTS}/cmp-5"
+    shown = house.call("GET", path, headers=LATER).json["host"]
+    assert shown == made.json["host"]
+    assert (shown["region"], shown["rack"]) == ("north", "rack-a")
+    assert house.call("GET", path).json["host"].keys() == shown.keys() - {"region", "rack"}
+    house.call("PUT", path, json={"rack": "b7"})
+    listed = house.call("GET", HOSTS, headers=LATER).json["hosts"]
+    assert (listed[-1]["region"], listed[-1]["rack"]) == ("north", "b7")
 
 
 def test_owners_see_their_addresses(house: House) -> None:

@@ -4,8 +4,11 @@
 import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -22,7 +25,8 @@ SIM = "/holdfast/v1/sim"
     "argv",
     [
         "lease create",
-        "lease create x --end tomorrow",
+        "lease create x --end yesterday",
+        "lease create x --end 'tomorrow 25:00'",
         "lease create x --hosts 0",
         "lease create x --hosts 2 --min 1",
         "lease create x --min 3 --max 2",
@@ -59,6 +63,66 @@ SIM = "/holdfast/v1/sim"
 )
 def test_a_wrong_option_ends_with_2_and_sends_nothing(fake: Fake, holdfast: Run, argv: str) -> None:
     assert holdfast(*argv.split()).code == 2
+    assert fake.asked == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "prog", "message"),
+    [
+        (["lease", "create", "x", "--hosts", "0"], "holdfast lease create", "argument --hosts: "),
+        (["lease", "show"], "holdfast lease show", "the following arguments are required: lease"),
+        (["--user"], "holdfast", "argument --user: expected one argument"),
+    ],
+)
+def test_a_wrong_argument_is_a_line_and_a_hint(
+    holdfast: Run, argv: list[str], prog: str, message: str
+) -> None:
+    ran = holdfast(*argv)
+    assert ran.code == 2
+    first, hint = ran.err.splitlines()
+    assert first.startswith(f"{prog}: {message}")
+    assert hint == f"{prog} --help shows all arguments"
+
+
+RAW = "a\x1b]0;owned\x07\u202eb"
+
+
+def test_control_characters_never_reach_a_terminal_raw(fake: Fake, holdfast: Run) -> None:
+    operation = {"id": UUID, "kind": RAW, "sentence": RAW, "listed": [{"name": RAW}]}
+    fake.says("GET /holdfast/v1/operations", (200, {"operations": [operation]}))
+    fake.says(f"GET /holdfast/v1/operations/{UUID}", (200, {"operation": operation}))
+    refusal = {"errors": [{"status": 400, "detail": f"no {RAW}"}]}
+    fake.says("GET /holdfast/v1/operations/odd", (400, refusal))
+    for argv in (["list"], ["show", UUID], ["show", "odd"]):
+        ran = holdfast("operation", *argv)
+        shown = ran.out + ran.err
+        assert "\\x1b]0;owned\\x07\\u202eb" in shown
+        assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+    raw = holdfast("operation", "show", UUID, "-f", "value", "-c", "kind").out
+    assert raw == RAW + "\n"  # for programs: not a terminal
+
+
+def test_a_list_that_is_too_long_says_so(fake: Fake, holdfast: Run) -> None:
+    fake.says("GET /holdfast/v1/operations", (200, {"operations": [{"id": UUID}] * 100}))
+    assert "at most 100 are listed; --limit N lists more" in holdfast("operation", "list").err
+    assert "at most" not in holdfast("operation", "list", "--limit", "500").err
+    assert fake.asked[-1]["query"] == "limit=500"
+
+
+def test_status_looks_at_the_url_that_is_given(fake: Fake, holdfast: Run) -> None:
+    fake.says("GET /readyz", (200, {"status": "ok", "database": "ok"}), (503, {"status": "x"}))
+    ran = holdfast("--url", fake.url, "status", "-f", "json")
+    assert ran.code == 0, ran.err
+    (row,) = json.loads(ran.out)
+    assert (row["check"], row["result"]) == ("api", "ok")
+    assert "database ok" in row["what"]
+    assert holdfast("--url", fake.url, "status").code == 2
+
+
+def test_a_condition_with_two_operators_is_refused_at_its_place(fake: Fake, holdfast: Run) -> None:
+    ran = holdfast("lease", "create", "x", "--where", "vcpus>>4")
+    assert ran.code == 2
+    assert "'vcpus>>4' is not a condition: '>' at character 7 follows the operator" in ran.err
     assert fake.asked == []
 
 
@@ -168,7 +232,7 @@ def test_availability_shows_the_first_windows(fake: Fake, holdfast: Run) -> None
     asked = "availability --min 2 --max 4 --for 8h --from +1h --until +7d"
     ran = holdfast(*asked.split())
     assert ran.code == 0, ran.err
-    assert "| 2027-02-01 08:00:00 | 2027-02-01 16:00:00 | 3 " in " ".join(ran.out.split())
+    assert "| 2027-02-01 08:00:00 UTC | 2027-02-01 16:00:00 UTC | 3 " in " ".join(ran.out.split())
     assert asked_for(fake) == {
         "reservation": {
             "resource_type": "physical:host",
@@ -241,18 +305,41 @@ def test_operation_list_shows_the_sentence(fake: Fake, holdfast: Run) -> None:
     assert "2 hosts moved" in holdfast("operation", "list").out
 
 
+def test_operation_show_shows_the_whole_sentence(fake: Fake, holdfast: Run) -> None:
+    operation = {"id": UUID, "kind": "lease_start", "status": "retrying", "sentence": "x " * 300}
+    fake.says(f"GET /holdfast/v1/operations/{UUID}", (200, {"operation": operation}))
+    ran = holdfast("operation", "show", UUID, "-f", "value", "-c", "sentence")
+    assert (ran.code, ran.out.split()) == (0, ["x"] * 300)
+
+
+def test_local_shows_times_in_the_zone_of_this_machine(
+    fake: Fake, holdfast: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operations = {"operations": [{"id": UUID, "due_at": "2027-01-31T12:00:00+00:00"}]}
+    fake.says("GET /holdfast/v1/operations", (200, operations))
+    monkeypatch.setenv("TZ", "XYZ-3")
+    time.tzset()
+    try:
+        local, usual = (holdfast(*o, "operation", "list").out for o in (["--local"], []))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert "| 2027-01-31 15:00:00 XYZ |" in local
+    assert "| 2027-01-31 12:00:00 UTC |" in usual
+
+
 def test_operation_list_filters_and_shows_dates_alike(fake: Fake, holdfast: Run) -> None:
     whole = {"id": "o1", "due_at": "2027-01-31T12:00:00+00:00", "attempts": 3}
     parts = {"id": "o2", "due_at": "2027-01-31T12:00:01.250000+00:00", "attempts": 0}
     fake.says("GET /holdfast/v1/operations", (200, {"operations": [whole, parts]}))
     fake.says(f"GET {LEASES}", (200, {"leases": [{"id": UUID, "name": "training"}]}))
     ran = holdfast("operation", "list", "--lease", "training", "--status", "retrying")
-    assert "| 2027-01-31 12:00:00 | 3 " in " ".join(ran.out.split())
-    assert "| 2027-01-31 12:00:01 | 0 " in " ".join(ran.out.split())
+    assert "| 2027-01-31 12:00:00 UTC | 3 " in " ".join(ran.out.split())
+    assert "| 2027-01-31 12:00:01 UTC | 0 " in " ".join(ran.out.split())
     assert "failures" in ran.out
-    assert fake.asked[-1]["query"] == f"subject={UUID}&status=retrying&limit=100"
+    assert fake.asked[-1]["query"] == f"subject={UUID}&status=retrying"
     assert holdfast("operation", "list", "--lease", UUID).code == 0
-    assert fake.asked[-1]["query"] == f"subject={UUID}&limit=100"
+    assert fake.asked[-1]["query"] == f"subject={UUID}"
 
 
 def test_an_unreachable_server_is_a_line_with_advice(holdfast: Run) -> None:
@@ -286,10 +373,11 @@ def test_the_password_comes_from_a_file(fake: Fake, holdfast: Run, tmp_path: Any
 def test_every_command_of_ours_teaches_by_example(holdfast: Run) -> None:
     entries = importlib.metadata.entry_points(group="holdfast.commands")
     ours = [e.name for e in entries if e.value.startswith("holdfast.cli.")]
-    assert len(ours) == 100
+    assert len(ours) == 101
     for name in ours:
         ran = holdfast(*name.split(), "--help")
         assert ran.code == 0
+        assert ("--config FILE" in ran.out) is ("--config-file FILE" in ran.out), name
         _, _, examples = ran.out.partition("\nexample")
         assert f"holdfast {name}" in examples, name
 
@@ -302,11 +390,57 @@ def test_help_is_printed_after_any_arguments(holdfast: Run) -> None:
     assert holdfast("--version").out.startswith("holdfast 0.")
 
 
-def test_completion_for_bash_is_printed_and_parses(holdfast: Run) -> None:
-    ran = holdfast("complete")
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_of_a_shell_is_printed_and_parses(holdfast: Run, shell: str) -> None:
+    ran = holdfast("complete", "--shell", shell)
     assert ran.code == 0, ran.err
-    assert "cmds_lease='ack create delete list replace-host set show'" in ran.out
-    subprocess.run(["bash", "-n"], input=ran.out, text=True, check=True, timeout=90)
+    assert "holdfast complete --words" in ran.out
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=ran.out, text=True, check=True, timeout=90)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["fail"], ["failover"]),
+        (["failover", ""], ["set"]),
+        (["lease", ""], ["ack", "create", "delete", "list", "replace-host", "set", "show"]),
+        (["--url", "URL", "lease", "s"], ["set", "show"]),
+        (["lease", "list", "--sta"], ["--start-after", "--start-before", "--status"]),
+        (["lease", "list", "--status", "A"], ["ACTIVE"]),
+        (["lease", "show", ""], ["night", "training"]),
+        (["lease", "delete", "night", "t"], ["training"]),
+        (["host", "show", "cmp"], ["cmp-1"]),
+        (["audit", "list", "--limit", ""], []),
+        (["nonsense", ""], []),
+        (["--url"], []),
+    ],
+)
+def test_words_are_completed_from_the_parsers_and_the_names_of_leases_and_hosts(
+    fake: Fake, holdfast: Run, words: list[str], expected: list[str]
+) -> None:
+    names = ("training", "night", "two words", "$(reboot)")
+    fake.says(f"GET {LEASES}", (200, {"leases": [{"id": UUID, "name": name} for name in names]}))
+    fake.says(f"GET {HOSTS}", (200, {"hosts": [{"id": "1", "hypervisor_hostname": "cmp-1"}]}))
+    words = [fake.url if word == "URL" else word for word in words]
+    assert holdfast("complete", "--words", *words).out.split() == expected
+
+
+def test_bash_completes_a_command(fake: Fake, holdfast: Run, tmp_path: Any) -> None:
+    (tmp_path / "holdfast").symlink_to(Path(sys.executable).parent / "holdfast")
+    script = holdfast("complete").out + (
+        "COMP_WORDS=(holdfast operation s); COMP_CWORD=2; _holdfast; echo ${COMPREPLY[@]}"
+    )
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+    )
+    assert ran.stdout == "show\n"
 
 
 def test_a_command_that_cannot_be_imported_leaves_the_others_alone(

@@ -20,17 +20,27 @@ NOON = datetime(2027, 1, 31, 12, 0, tzinfo=UTC)
         ("+30m", "2027-01-31 12:30"),
         ("+45s", "2027-01-31 12:00:45"),
         ("+1d", "2027-02-01 12:00"),
+        ("+1w", "2027-02-07 12:00"),
+        ("today 18:00", "2027-01-31 18:00"),
+        ("Tomorrow", "2027-02-01 00:00"),
+        ("tomorrow 9:00", "2027-02-01 09:00"),
+        ("2027-02-03", "2027-02-03 00:00"),
         ("2027-02-03 04:05", "2027-02-03 04:05"),
         ("2027-02-03 04:05:06", "2027-02-03 04:05:06"),
         ("2027-02-03T04:05:00Z", "2027-02-03 04:05"),
         ("2027-02-03T04:05+01:00", "2027-02-03 03:05"),
     ],
 )
-def test_a_date_reaches_the_wire_in_utc(typed: str, wire: str) -> None:
+def test_a_date_reaches_the_wire_in_utc(
+    monkeypatch: pytest.MonkeyPatch, typed: str, wire: str
+) -> None:
+    monkeypatch.setattr(dates, "now", lambda: NOON)
     assert dates.parse(typed).on_wire(NOON) == wire
 
 
-@pytest.mark.parametrize("typed", ["", "tomorrow", "+", "+2", "+2w", "2h", "2027-13-01 00:00"])
+@pytest.mark.parametrize(
+    "typed", ["", "yesterday", "tomorrow 25:00", "+", "+2", "+2y", "2h", "2027-13-01 00:00"]
+)
 def test_an_invalid_date_is_refused_with_examples(typed: str) -> None:
     with pytest.raises(ValueError, match=r"is not a date: write now, \+2h"):
         dates.parse(typed)
@@ -38,7 +48,7 @@ def test_an_invalid_date_is_refused_with_examples(typed: str) -> None:
 
 def test_a_span_has_a_unit() -> None:
     assert dates.span("90m") == timedelta(minutes=90)
-    with pytest.raises(ValueError, match="write 45s, 30m, 2h or 1d"):
+    with pytest.raises(ValueError, match="write 45s, 30m, 2h, 1d or 1w"):
         dates.span("90")
 
 

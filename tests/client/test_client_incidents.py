@@ -137,8 +137,8 @@ def test_the_list_shows_the_state_of_each_incident(fake: Fake, holdfast: Run) ->
     ran = holdfast("incident", "list")
     assert (ran.code, ran.err) == (0, "")
     assert squeezed(ran.out)[3] == (
-        f"| {UUID} | host | cmp-7 | running | 2027-01-31 12:00:00 | | 1 of 2 moved, 1 on the way |"
-        " 1 of 2 servers moved |"
+        f"| {UUID} | host | cmp-7 | running | 2027-01-31 12:00:00 UTC |"
+        " | 1 of 2 moved, 1 on the way | 1 of 2 servers moved |"
     )
 
 
@@ -456,8 +456,8 @@ def test_a_maintenance_window_is_sent_with_matcher_and_dates(
 def test_maintenance_windows_are_listed_and_removed(fake: Fake, holdfast: Run) -> None:
     fake.says(f"GET {WINDOWS}", (200, {"maintenance_windows": [WINDOW]}))
     assert squeezed(holdfast("maintenance", "list").out)[3] == (
-        f"| {UUID} | host=cmp-7, segment=north | 2027-01-31 12:00:00 | 2027-01-31 14:00:00 | ann |"
-        " new memory |"
+        f"| {UUID} | host=cmp-7, segment=north | 2027-01-31 12:00:00 UTC |"
+        " 2027-01-31 14:00:00 UTC | ann | new memory |"
     )
     fake.says(f"DELETE {WINDOWS}/{UUID}", (204, None))
     ran = holdfast("maintenance", "remove", UUID)

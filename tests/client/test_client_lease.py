@@ -52,6 +52,20 @@ def test_lease_create_asks_for_one_host_for_a_day_by_default(fake: Fake, holdfas
     }
 
 
+def test_lease_show_says_why_a_lease_is_in_error(fake: Fake, holdfast: Run) -> None:
+    fake.says(f"GET {LEASES}/{UUID}", (200, {"lease": lease("ERROR")}))
+    line = {"id": 1, "sentence": "lease_start failed: the cloud refused"}
+    fake.says("GET /holdfast/v1/audit", (200, {"audit": [line]}))
+    ran = holdfast("lease", "show", UUID, "-f", "value", "-c", "why")
+    assert ran.out == "lease_start failed: the cloud refused\n", ran.err
+
+
+def test_lease_list_shows_further_columns_that_are_asked_for(fake: Fake, holdfast: Run) -> None:
+    fake.says(f"GET {LEASES}", (200, {"leases": [lease(before_end_date="2027-01-31T19:00:00.0")]}))
+    ran = holdfast("lease", "list", "-c", "name", "-c", "before_end_date", "-f", "value")
+    assert ran.out.split() == ["training", "2027-01-31T19:00:00.0"], ran.err
+
+
 def test_lease_create_sends_every_option(fake: Fake, holdfast: Run) -> None:
     fake.says(f"POST {LEASES}", (201, {"lease": lease()}))
     asked = "lease create night --start 2027-02-01T09:00+01:00 --end +2h --min 2 --max 4"
@@ -267,6 +281,6 @@ def test_lease_show_fits_the_screen_and_json_keeps_everything(fake: Fake, holdfa
     table = holdfast("lease", "show", UUID).out
     where = 'where [">=", "$vcpus", "8"]'
     assert f"| physical:host, active, 1-2 hosts, {where}, resources changed |" in table
-    assert "| start_lease 2027-01-31 12:00:00 DONE " in table
+    assert "| start_lease 2027-01-31 12:00:00 UTC DONE " in table
     assert max(map(len, table.splitlines())) < 110
     assert json.loads(holdfast("lease", "show", UUID, "-f", "json").out) == full

@@ -72,7 +72,7 @@ def test_a_host_is_written_anew_when_the_cloud_says_something_new_of_it(store: S
     cores = Inventory(4, reserved=1, ratio=1.1, most=4)
     first = replace(cloud_host("a"), inventories={"VCPU": cores}, traits=frozenset({"X", "Y"}))
     made = store.ledger.enrol(first, "", {}, Work())
-    assert not store.ledger.refresh(made.id, first)
+    assert not store.ledger.refresh(made.id, first, "")
     assert store.ledger.host("a") == made
     changes = (
         replace(first, traits=frozenset({"X"})),
@@ -80,9 +80,9 @@ def test_a_host_is_written_anew_when_the_cloud_says_something_new_of_it(store: S
         replace(first, zone="az-2"),
     )
     for number, change in enumerate(changes, 1):
-        assert store.ledger.refresh(made.id, change)
+        assert store.ledger.refresh(made.id, change, "")
         after = store.ledger.host("a")
         assert after.generation == made.generation + number
         assert (after.inventories, after.traits) == (change.inventories, change.traits)
     store.ledger.withdraw(made.id, Work())
-    assert not store.ledger.refresh(made.id, first)
+    assert not store.ledger.refresh(made.id, first, "")

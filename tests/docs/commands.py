@@ -86,7 +86,7 @@ def problem(words: Sequence[str]) -> str:
                 return f"holdfast has no command `{' '.join(rest)}`"
             parser(name).parse_args(arguments)
         except SystemExit:
-            return said.getvalue().strip().splitlines()[-1]
+            return said.getvalue().strip().splitlines()[0]
     return ""
 
 

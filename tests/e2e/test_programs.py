@@ -86,6 +86,23 @@ def test_no_program_loads_eventlet() -> None:
     assert done.returncode == 0, done.stderr
 
 
+ENFORCEMENTS = [
+    {"enabled_filters": "duration", "max_lease_duration": 3600, "max_leases": 1},
+    {"enabled_filters": "external", "external_service_base_endpoint": "http://127.0.0.1:9"},
+]
+
+
+@pytest.mark.parametrize("enforcement", ENFORCEMENTS, ids=["rule and quota", "service away"])
+def test_up_starts_on_a_fresh_state_where_the_demo_leases_break_the_rules(
+    tmp_path: Path, enforcement: dict[str, Any]
+) -> None:
+    with all_in_one(tmp_path, {"enforcement": enforcement}) as (program, client):
+        eventually((tmp_path / "state" / "populated").exists)
+        assert client.leases.list() == []
+        assert program.terminate() == 0
+    assert "demo lease nightly-tests: " in (tmp_path / "state" / "holdfast.log").read_text()
+
+
 def test_a_running_process_has_no_eventlet_either(tmp_path: Path) -> None:
     """`holdfast up` with everything in it, asked from inside by a handler it does not have."""
     port = free_port()

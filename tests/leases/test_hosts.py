@@ -130,6 +130,16 @@ def test_capabilities_are_set_changed_and_removed(house: House) -> None:
     assert house.m.store.ledger.host("cmp-1").capabilities == {"gpu": "h100", "row": "7"}
 
 
+def test_rack_and_region_are_capabilities_too(house: House) -> None:
+    house.add("cmp-1", "cmp-2")
+    enrol(house, "cmp-1", rack="b7", region="north")
+    enrol(house, "cmp-2")
+    lease_id = house.create(resource_properties='["==", "$rack", "b7"]')
+    assert house.held(lease_id) == [["cmp-1"]]
+    capabilities = house.m.store.ledger.host("cmp-1").capabilities
+    assert capabilities == {"rack": "b7", "region": "north"}
+
+
 def test_a_capability_that_a_live_lease_asked_for_stays(house: House) -> None:
     house.add("cmp-1")
     host_id = enrol(house, "cmp-1", gpu="a100", room="3")

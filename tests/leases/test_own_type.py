@@ -50,6 +50,8 @@ def test_a_third_party_adds_a_resource_type_with_a_class_and_an_entry_point(acme
     acme.m.commands.create_lease(ANN, wanted)
     with pytest.raises(NotEnoughHosts, match="the licence is taken"):
         acme.m.commands.create_lease(BOB, lease(acme, (60, 90)))
+    with pytest.raises(NotEnoughHosts, match="it would fit from 2030-01-01 11:05"):
+        acme.m.commands.create_lease(BOB, lease(acme, (10, 90)))
     acme.m.commands.create_lease(BOB, lease(acme, (65, 90)))
     acme.run(minutes=6)
     assert acme.status(wanted.id) == "ACTIVE"

@@ -50,7 +50,7 @@ class Site:
     def manager(self, name: str) -> Loop:
         context = LeaseContext(self.store.ledger, self.cloud, Inline(), {}, self.settings)
         operations = self.store.operations
-        kinds = hosts.refresh_kinds(context, self.settings)
+        kinds = hosts.refresh_kinds(context, self.settings, "here")
         runner = Runner(
             operations,
             kinds,
@@ -62,10 +62,10 @@ class Site:
         )
         return Loop(operations, runner, self.clock, self.settings)
 
-    def enrol(self, *names: str) -> None:
+    def enrol(self, *names: str, region: str = "here") -> None:
         for name in names:
             host = self.sim.add_host(name, vcpus=8)
-            self.store.ledger.enrol(host, "here", {}, Work())
+            self.store.ledger.enrol(host, region, {}, Work())
 
     def run(self, seconds: float, loop: Loop | None = None) -> None:
         until = self.clock.monotonic() + seconds
@@ -96,6 +96,12 @@ def test_a_change_in_the_cloud_is_stored_after_the_next_refresh(site: Site) -> N
     assert after.inventories["VCPU"] == cores
     assert (after.memory_mb, after.traits) == (64, frozenset({"CUSTOM_X"}))
     assert site.said() == "2 hosts read again, 1 of them changed"
+
+
+def test_the_region_of_a_host_is_refreshed_like_its_other_facts(site: Site) -> None:
+    site.enrol("cmp-1", region="")
+    site.run(10)
+    assert site.store.ledger.host("cmp-1").region == "here"
 
 
 def test_a_host_that_did_not_change_is_not_touched(site: Site) -> None:

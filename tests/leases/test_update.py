@@ -217,6 +217,13 @@ def test_a_prolongation_into_the_lease_of_another_project_is_refused(house: Hous
     house.check_no_double_booking()
 
 
+def test_a_refusal_names_a_window_of_less_than_a_minute_to_the_second(house: House) -> None:
+    house.enrol("cmp-1")
+    house.create(minutes=(10, 10.5))
+    with pytest.raises(NotEnoughHosts, match="from 2030-01-01 10:11 to 2030-01-01 10:11:30 UTC"):
+        house.create(minutes=(10, 10.5), caller=BOB)
+
+
 def test_a_waiting_lease_moves_to_other_hosts_rather_than_be_refused(house: House) -> None:
     house.enrol("cmp-1", "cmp-2")
     lease_id = house.create(minutes=(10, 60))
@@ -272,7 +279,9 @@ def test_growth_leaves_the_owner_s_servers_alone_whatever_their_flavor(house: Ho
 def test_a_running_lease_never_loses_a_host(house: House) -> None:
     house.enrol("cmp-1", "cmp-2")
     lease_id = house.create(minutes=(None, 100), hosts=2)
-    house.update(lease_id, reservations={only(house, lease_id): {"min": 1, "max": 1}})
+    fewer = LeaseChange(reservations={only(house, lease_id): {"min": 1, "max": 1}})
+    check_unchanged(house, lease_id, fewer, Conflict)
+    house.update(lease_id, reservations={only(house, lease_id): {"min": 1, "max": 2}})
     assert house.held(lease_id) == [["cmp-1", "cmp-2"]]
     nowhere = {"resource_properties": '["==", "$hypervisor_hostname", "moon"]'}
     change = LeaseChange(reservations={only(house, lease_id): nowhere})

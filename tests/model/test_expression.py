@@ -45,6 +45,15 @@ def test_every_comparison_of_the_contract(
         assert matches([op, "$n", "10"], {"n": str(fact)}) is expected
 
 
+def test_a_key_may_carry_the_scope_of_capabilities() -> None:
+    expression = parse('["and", [">", "$capabilities:room", "9"], ["in", "$rack", "a7"]]')
+    assert expression.matches(HOST)
+    assert expression.keys == {"room", "rack"}
+    assert expression.text == "room > 9 and rack in a7"
+    with pytest.raises(InvalidInput, match="Malformed requirements"):
+        parse('["==", "$capabilities:", "9"]')
+
+
 def test_two_numbers_compare_as_numbers_and_all_else_as_text() -> None:
     assert matches(["==", "$price", "2.5"])
     assert matches([">", "$room", "9"])

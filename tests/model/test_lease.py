@@ -122,7 +122,7 @@ def test_a_waiting_lease_may_start_sooner_or_later_but_not_in_the_past() -> None
     old = lease()
     assert changed(old, start=MINUTE)[0] == MINUTE
     assert changed(old, start=old.start + HOUR)[0] == old.start + HOUR
-    assert changed(old, start_now=True)[0] == NOW
+    assert changed(old, start_now=True)[0] == MINUTE
     with pytest.raises(InvalidInput, match="Start date must be later than current date"):
         changed(old, start=MINUTE - timedelta(minutes=1))
 
@@ -133,6 +133,11 @@ def test_a_started_lease_keeps_its_start() -> None:
     for change in ({"start": NOW}, {"start_now": True}):
         with pytest.raises(InvalidInput, match="Cannot modify the start date"):
             changed(old, **change)
+
+
+def test_a_started_lease_may_be_sent_its_start_without_the_seconds() -> None:
+    old = lease("ACTIVE", start=MINUTE - HOUR + timedelta(seconds=30))
+    assert changed(old, start=MINUTE - HOUR, end=old.end + HOUR)[0] == old.start
 
 
 def test_an_overdue_start_does_not_forbid_other_changes() -> None:

@@ -47,7 +47,13 @@ def test_a_capability_never_hides_a_column() -> None:
     assert host.facts()["vcpus"] == 8
     assert host.facts()["gpu"] == "x"
     assert {"vcpus", "reservable", "created_at"} <= RESERVED_NAMES
-    assert host.facts().keys() - {"gpu", *AMOUNTS} <= RESERVED_NAMES
+    assert host.facts().keys() - {"gpu", "rack", "region", *AMOUNTS} <= RESERVED_NAMES
+
+
+def test_rack_and_region_as_capabilities_replace_the_columns() -> None:
+    host = Host(1, "u", "n", "h", "s", rack="a", region="north", capabilities={"rack": "b7"})
+    assert (host.fact("rack"), host.fact("region")) == ("b7", "north")
+    assert (host.facts()["rack"], host.facts()["region"]) == ("b7", "north")
 
 
 def test_the_amounts_of_a_host_follow_placement_inventories_where_known() -> None:

@@ -16,6 +16,18 @@ def stopped(house: HealHouse, name: str) -> str:
     return report
 
 
+def started(house: HealHouse, **payload: str) -> None:
+    said = {"process_name": "nova-compute", "event": "STARTED", **payload}
+    house.notify("PROCESS", "cmp-1", said)
+
+
+def is_closed(house: HealHouse) -> bool:
+    """Whether the host takes no new servers, and is on maintenance."""
+    (service,) = [s for s in house.m.cloud.services.list() if s.host == "cmp-1"]
+    assert service.enabled is not house.m.store.segments.member("cmp-1").on_maintenance
+    return not service.enabled
+
+
 def test_without_nova_compute_a_host_takes_no_new_servers_until_it_is_back(
     house: HealHouse,
 ) -> None:
@@ -24,14 +36,45 @@ def test_without_nova_compute_a_host_takes_no_new_servers_until_it_is_back(
     house.sim.change(service_down_s=0.0)
     report = stopped(house, "nova-compute")
     assert house.incident(report).status == "recovered"
-    (service,) = [s for s in house.m.cloud.services.list() if s.host == "cmp-1"]
-    assert not service.enabled
-    assert house.m.store.segments.member("cmp-1").on_maintenance
+    assert is_closed(house)
+    started(house)
+    house.run(minutes=2)
+    assert is_closed(house)
     house.sim.recover_host("cmp-1")
     house.run(minutes=2)
-    (service,) = [s for s in house.m.cloud.services.list() if s.host == "cmp-1"]
-    assert service.enabled
-    assert not house.m.store.segments.member("cmp-1").on_maintenance
+    assert not is_closed(house)
+
+
+@pytest.mark.parametrize("who", ["agent", "notification"])
+def test_a_host_is_not_enabled_before_a_source_says_that_its_nova_compute_runs(
+    house: HealHouse, who: str
+) -> None:
+    """Nova shows the service up: nova-compute may be up and useless, its monitor knows better."""
+    house.segment("cmp-1", "cmp-2")
+    agent = Agent(house, "cmp-1")
+    if who == "agent":
+        agent.tells("process:cmp-1:nova-compute", "process")
+        house.run(seconds=20)
+    else:
+        stopped(house, "nova-compute")
+        started(house, process_name="libvirtd")
+    house.run(minutes=30)
+    assert is_closed(house)
+    if who == "agent":
+        agent.tells("process:cmp-1:nova-compute", "process", "well")
+    else:
+        started(house)
+    house.run(minutes=2)
+    assert not is_closed(house)
+
+
+def test_an_operator_may_enable_a_host_whose_nova_compute_nobody_reports(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2")
+    stopped(house, "nova-compute")
+    assert is_closed(house)
+    house.m.cloud.services.enable("cmp-1")
+    house.run(minutes=2)
+    assert not is_closed(house)
 
 
 def test_any_other_process_is_noted_and_does_not_touch_maintenance(house: HealHouse) -> None:
@@ -76,6 +119,7 @@ def test_a_guest_that_dies_while_nova_compute_is_away_is_started_when_that_is_ba
     assert guest.sentence == "cmp-1 cannot start it before its nova-compute is back"
     assert not house.effects("servers.start")
     house.sim.recover_host("cmp-1")
+    started(house)
     house.run(minutes=3)
     (guest,) = [incident for incident in incidents(house) if incident.kind == "guest"]
     assert guest.status == "recovered", guest
@@ -93,6 +137,7 @@ def test_a_guest_that_was_moved_while_its_host_could_not_start_it_is_left_alone(
     report = house.report_guest("cmp-1", server)
     house.run(seconds=30)
     house.sim.recover_host("cmp-1")
+    started(house)
     cloud = house.m.cloud.servers
     cloud.shelve(server)
     house.run(seconds=1)

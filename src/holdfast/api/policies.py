@@ -356,7 +356,13 @@ RULES = [
         "End a maintenance window",
         "DELETE /holdfast/v1/maintenance-windows/{window_id}",
     ),
-    _rule("holdfast:operation:list", ADMIN, "List durable work", "GET /holdfast/v1/operations"),
+    _rule(
+        "holdfast:operation:list",
+        ADMIN,
+        "List durable work",
+        "GET /holdfast/v1/operations",
+        "GET /holdfast/v1/operations/{operation_id}",
+    ),
     _rule(
         "holdfast:audit:list",
         READER,
@@ -382,6 +388,10 @@ def list_rules() -> list[Any]:
     """Return all rules, for oslopolicy-sample-generator."""
     return RULES
 
+
+#: Prefixes of rules in a policy file written for Blazar or Masakari. oslo.policy ignores unknown
+#: names, and the operator would believe in rules that nobody checks.
+FOREIGN = ("blazar:", "os_masakari_api:")
 
 #: oslo.policy raises these for a file that is not YAML, holds no rules, or cannot be read.
 _BROKEN = (ValueError, TypeError, AttributeError, cfg.Error, OSError)
@@ -434,3 +444,9 @@ class Policy:
             self._enforcer.load_rules()
         finally:
             self._enforcer.use_conf = False  # until the next reload
+        foreign = [name for name in self._enforcer.file_rules if name.startswith(FOREIGN)]
+        if foreign:
+            raise ValueError(
+                f"{', '.join(sorted(foreign))}: Holdfast has no such rule; write the names of"
+                " docs/reference/routes.md (reservation:lease:create for blazar:leases:post)"
+            )

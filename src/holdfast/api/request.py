@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import falcon
 import jsonschema
@@ -375,6 +375,10 @@ class Schema:
         )
 
 
+#: Schema of a name that people give: text without control characters.
+NAME = {"type": "string", "minLength": 1, "not": {"pattern": "[\\x00-\\x1f\\x7f-\\x9f]"}}
+
+
 def query_schema(parameters: Mapping[str, Any], needs: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "type": "object",
@@ -393,9 +397,21 @@ def _sentence(error: jsonschema.ValidationError) -> str:
         message = (
             f"unknown field {_short(', '.join(unknown))}; known are {', '.join(sorted(known))}"
         )
+    elif error.validator == "not":  # of NAME
+        message = "holds control characters"
+    elif error.validator == "required":
+        message = f"Missing parameter {_missing(error)}"
     elif error.validator == "maxLength":
         message = f"longer than {error.validator_value} characters"
     return f"{_short(field)}: {_short(message)}" if field else _short(message)
+
+
+def _missing(error: jsonschema.ValidationError) -> str:
+    """Return the title of the missing field, or its name."""
+    known: Any = error.schema.get("properties", {}) if isinstance(error.schema, dict) else {}
+    required, present = cast(list[str], error.validator_value), cast(dict[str, Any], error.instance)
+    name = next(name for name in required if name not in present)
+    return str(known.get(name, {}).get("title", name))
 
 
 def _short(text: object) -> str:

@@ -292,6 +292,8 @@ ROUTES: Sequence[Route] = (
           "End a maintenance window", query={}, status=204),
     Route("GET", f"{H}/operations", operations.index, "holdfast:operation:list",
           "List operations", query=operations.QUERY, reply=many("operations", operations.VIEW)),
+    Route("GET", f"{H}/operations/{{operation_id}}", operations.show, "holdfast:operation:list",
+          "Show an operation", query={}, reply=one("operation", operations.VIEW)),
     Route("GET", f"{H}/audit", audit.index, "holdfast:audit:list",
           "List audit entries, newest first", query=audit.QUERY,
           reply=many("audit", audit.VIEW)),

@@ -56,13 +56,12 @@ class Contract:
         if header and len(header) > HEADER_LENGTH:
             raise Malformed(f"{HEADER} is longer than {HEADER_LENGTH} characters")
         for part in (header or "").split(","):
-            words = part.split()
-            if not words or words[0].lower() != self.service:
+            service, _, asked = part.strip().partition(" ")
+            if service.lower() != self.service:
                 continue
-            asked = " ".join(words[1:])
             if asked.lower() == "latest":
                 return self.highest
-            if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", asked):
+            if not re.fullmatch(r"(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})", asked):
                 raise Malformed(f"{HEADER}: {asked[:40]!r} is not of the form X.Y")
             major, minor = (int(number) for number in asked.split("."))
             if not self.lowest <= (major, minor) <= self.highest:

@@ -19,7 +19,7 @@ from holdfast.db.agents import SampleStore
 from holdfast.drivers.sim import metrics
 from holdfast.drivers.sim.simulator import Simulator
 from holdfast.metrics import history
-from holdfast.model.errors import Conflict, NotEnoughHosts
+from holdfast.model.errors import Conflict, HoldfastError
 from holdfast.model.lease import NewLease, NewReservation
 from holdfast.ports.manager import Caller
 from holdfast.runtime.clock import Clock
@@ -89,7 +89,7 @@ def _book(
     )
     try:
         manager.commands.create_lease(_CALLER, lease)
-    except NotEnoughHosts as error:
+    except HoldfastError as error:  # too few hosts, or a rule or quota of [enforcement]
         LOG.warning("demo lease %s: %s", name, error.message)
 
 

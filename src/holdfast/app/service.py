@@ -120,6 +120,11 @@ def _repair(now: datetime) -> Operation:
     return never_ending(repair.REPAIR, now)
 
 
+def region(conf: cfg.ConfigOpts) -> str:
+    """Return the region of the hosts: the option, or the region of the cloud's endpoints."""
+    return conf.region or conf.openstack.region_name or ""
+
+
 class ManagerPart:
     """A manager: commands and durable jobs. Several managers may share a database."""
 
@@ -132,7 +137,7 @@ class ManagerPart:
         self._announcer = Announcer(core.speak(), lease_api.view, conf.publishers, core.clock)
         context = self._lease_context()
         leases = Leases(context, core.clock, new_id)
-        its_hosts = Hosts(context, new_id, conf.region)
+        its_hosts = Hosts(context, new_id, region(conf))
         repairs = Repairs(context, conf.reservation, conf.mass_failure, its_hosts, new_id)
         self.watching = Watching(core, cloud, repair=_repair, new_id=new_id, wake=self._wake)
         self.recovering = Recovering(
@@ -195,7 +200,7 @@ class ManagerPart:
             name=self.name,
             wake=self.loop.wake,
             patience_s=lambda: min(10.0, conf.rpc_timeout * 0.7),
-            know_host=SegmentHosts(store.segments, self.cloud, conf.region).know,
+            know_host=SegmentHosts(store.segments, self.cloud, region(conf)).know,
             expected=ExpectedOnHosts(store.incidents, self.cloud),
         )
 
@@ -210,7 +215,7 @@ class ManagerPart:
             **repair.kinds(repairs, conf.reservation),
             **aggregates.reconcile_kinds(context, conf.reservation),
             **aggregates.resync_kinds(context),
-            **hosts.refresh_kinds(context, conf.reservation),
+            **hosts.refresh_kinds(context, conf.reservation, region(conf)),
             **auto_lease.kinds(context, conf.reservation, leases.create),
             **retention.kinds(self._core.store.tidy, conf.manager),
             **self.watching.kinds,

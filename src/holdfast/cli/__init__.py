@@ -10,10 +10,11 @@ failed object and ends with exit code 1.
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
+from datetime import UTC, tzinfo
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar, cast
 
 from cliff.columns import FormattableColumn
 from cliff.command import Command
@@ -23,6 +24,7 @@ from cliff.show import ShowOne
 from holdfast.client import dates, syntax
 from holdfast.client.errors import ClientError, NotFound, NotReachable, Unauthorized, Unavailable
 from holdfast.model.errors import InvalidDocument, InvalidInput
+from holdfast.runtime.text import printable
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client
@@ -72,6 +74,16 @@ def either(*arguments: Argument, required: bool = False) -> Either:
     return Either(arguments, required)
 
 
+def brief(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Let the parser print a line and a hint after a wrong argument, and not the whole usage."""
+
+    def error(message: str) -> NoReturn:
+        parser.exit(2, f"{parser.prog}: {message}\n{parser.prog} --help shows all arguments\n")
+
+    parser.error = error  # type: ignore[method-assign]
+    return parser
+
+
 class Base(Command):
     """The base class of commands, with arguments, an example, a client and an exit code."""
 
@@ -91,7 +103,7 @@ class Base(Command):
         return "\n".join((f"example:\n{self.example}" if self.example else "", *self.notes))
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        self.parser = super().get_parser(prog_name)
+        self.parser = brief(super().get_parser(prog_name))
         self.parser.formatter_class = argparse.RawDescriptionHelpFormatter
         for each in (*self.arguments, *self.filters):
             if isinstance(each, Argument):
@@ -156,6 +168,10 @@ class ListObjects(ListCommand):
     """Prints objects of the API as a table; `filters` become the query of the request."""
 
     columns: ClassVar[tuple[str, ...]]
+    #: Columns that only --column shows.
+    more_columns: ClassVar[tuple[str, ...]] = ()
+    #: The most objects that the API returns without --limit; 0: all.
+    most: ClassVar[int] = 0
 
     def fetch(self, args: argparse.Namespace, wanted: dict[str, Any]) -> Iterable[dict[str, Any]]:
         """Return the objects; `wanted` has the values of the filters, None without a value."""
@@ -166,8 +182,12 @@ class ListObjects(ListCommand):
         return item
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        items = self.fetch(parsed_args, values(self.filters, parsed_args))
-        return rows(self.columns, map(self.row, items))
+        items = list(self.fetch(parsed_args, values(self.filters, parsed_args)))
+        most = self.most and (parsed_args.limit or self.most)
+        if most and len(items) >= most:
+            self.say(f"at most {most} are listed; --limit N lists more")
+        more = tuple(name for name in self.more_columns if name in parsed_args.columns)
+        return rows((*self.columns, *more), map(self.row, items))
 
 
 class ShowObject(ShowCommand):
@@ -257,23 +277,35 @@ def problem_lines(name: str, error: InvalidDocument) -> Iterator[str]:
 
 
 class Moment(FormattableColumn[Any]):
-    """A date from the API, shown in UTC with seconds, from either API."""
+    """A date from either API, shown with seconds and zone: UTC, or this machine's by --local."""
+
+    #: None: the zone of this machine. The program sets the zone at its start.
+    zone: ClassVar[tzinfo | None] = UTC
 
     def human_readable(self) -> str:
         text = str(self._value or "")
         try:
-            moment = datetime.fromisoformat(text)
+            moment = dates.from_wire(text)
         except ValueError:
             return text
-        zoned = moment.astimezone(UTC) if moment.tzinfo else moment
-        return f"{zoned:%Y-%m-%d %H:%M:%S}"
+        return f"{moment.astimezone(self.zone):%Y-%m-%d %H:%M:%S %Z}"
+
+
+class Untrusted(FormattableColumn[Any]):
+    """Text with characters that could steer a terminal: shown with escapes."""
+
+    def human_readable(self) -> str:
+        return "\n".join(map(printable, self._value.split("\n")))
+
+    def machine_readable(self) -> str:
+        return self.human_readable() if sys.stdout.isatty() else self._value
 
 
 class Lines(FormattableColumn[Any]):
     """A list of objects, shown with a line for each object."""
 
     def human_readable(self) -> str:
-        return "\n".join(self.line(each) for each in self._value or ())
+        return "\n".join(printable(self.line(each)) for each in self._value or ())
 
     def line(self, value: Any) -> str:
         if not isinstance(value, dict):
@@ -300,6 +332,8 @@ def rows(columns: tuple[str, ...], objects: Iterable[Mapping[str, Any]]) -> Tabl
 def _column(key: str, value: Any) -> Any:
     if key.endswith(("_date", "_at")):
         return Moment(value)
+    if isinstance(value, str) and printable(value) != value:
+        return Untrusted(value)
     return Lines(value) if isinstance(value, list) else value
 
 
@@ -335,7 +369,8 @@ def pair(text: str) -> tuple[str, str]:
 
 
 DATES = """
-dates: now, +45s, +30m, +2h, +1d, 2027-01-31 18:00[:30] (UTC), 2027-01-31T18:00+01:00"""
+dates: now, +45s, +30m, +2h, +1d, +1w, today 18:00, tomorrow 9:00, 2027-01-31,
+  2027-01-31 18:00[:30] (UTC), 2027-01-31T18:00+01:00"""
 RESERVATIONS = """
 reservations: TYPE,key=value,…
   virtual:instance,vcpus=2,memory_mb=4096,disk_gb=20,amount=3,affinity=false

@@ -33,6 +33,7 @@ class List(ListObjects):
         arg("--all", action="store_true", help="also those that are over"),
         arg("--limit", type=int, metavar="N", help="maximum number of rows; default: 100"),
     )
+    most = 100
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         return self.client.alarms.list(**wanted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast audit list | export, holdfast operation list, holdfast observation list"""
+"""holdfast audit list | export, holdfast operation list | show, holdfast observation list"""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from holdfast import cli
-from holdfast.cli import Base, ListObjects, Moment, arg, values
+from holdfast.cli import Base, ListObjects, Moment, ShowObject, arg, values
 from holdfast.cli.repair import Wrapped
 from holdfast.client.client import UUID, Object, Objects
 from holdfast.model.observation import STATES, Observed
@@ -29,6 +29,8 @@ DECISIONS = (
     arg("--until", type=cli.date, metavar="DATE", help="decided before"),
     arg("--marker", type=cli.count, metavar="ID", help="those before the line of this id"),
 )
+#: Objects that the API lists by default.
+MOST_LISTED = 100
 LIMIT = arg("--limit", type=cli.count, metavar="N", help="at most N; default: 100")
 
 
@@ -44,6 +46,7 @@ class List(ListObjects):
     notes = (cli.DATES,)
     columns = ("id", "at", "subject", "actor", "sentence")
     filters = (*DECISIONS, LIMIT)
+    most = MOST_LISTED
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         return self.client.audit.list(**wanted)
@@ -107,7 +110,9 @@ class OperationList(ListObjects):
             choices=sorted(OPERATION),
             help=f"only in this state: {', '.join(sorted(OPERATION))}",
         ),
+        LIMIT,
     )
+    most = MOST_LISTED
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         subject = args.lease
@@ -117,6 +122,16 @@ class OperationList(ListObjects):
 
     def row(self, operation: Object) -> Object:
         return {**operation, "failures": operation.get("attempts")}
+
+
+class OperationShow(ShowObject):
+    """Show a durable operation: when it is due, how often it failed, and why."""
+
+    example = "  holdfast operation show 4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
+    arguments = (arg("ref", metavar="operation", help="its id, as `operation list` shows it"),)
+
+    def fetch(self, ref: str, args: argparse.Namespace) -> Object:
+        return self.client.operations.show(ref)
 
 
 REPORTED = ("failed", "noted", "well", "alert", "raised", "again", "no_data", "cleared")
@@ -144,6 +159,7 @@ class ObservationList(ListObjects):
         arg("--since", type=cli.date, metavar="DATE", help="observed then or later"),
         LIMIT,
     )
+    most = MOST_LISTED
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         return self.client.observations.list(**wanted)

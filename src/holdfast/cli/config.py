@@ -40,7 +40,9 @@ class Sample(Base):
 
 
 CONFIG = arg(
+    "--config-file",
     "--config",
+    dest="config",
     metavar="FILE",
     action="append",
     help="configuration file (default: holdfast.conf in /etc/holdfast or ~/.holdfast)",

@@ -300,7 +300,7 @@ def explained(report: Mapping[str, Any]) -> Iterator[str]:
 
 def network_line(network: Mapping[str, Any]) -> str:
     """Format a network: down since 2027-01-31 12:00:03 UTC, say ctl-1 and ctl-2; up, says ctl-3"""
-    since = f" since {Moment(network['since']).human_readable()} UTC" if network["since"] else ""
+    since = f" since {Moment(network['since']).human_readable()}" if network["since"] else ""
     observers_by_state: dict[str, list[str]] = {network["state"]: []}
     for vote in network["seen_by"]:
         observers_by_state.setdefault(vote["state"], []).append(vote["observer"])
@@ -328,7 +328,7 @@ def votes_line(votes: Mapping[str, Any]) -> str:
 
 
 def status_line(status: Mapping[str, Any]) -> str:
-    since = f" since {Moment(status['since']).human_readable()} UTC" if status["since"] else ""
+    since = f" since {Moment(status['since']).human_readable()}" if status["since"] else ""
     why = f": {status['why']}" if status["why"] else ""
     return f"{status['state']}{since}{why}"
 

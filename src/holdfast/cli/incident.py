@@ -157,7 +157,7 @@ def progress_lines(incident: Object) -> Iterator[str]:
 
 
 def _clock(moment: str | None) -> str:
-    return Moment(moment).human_readable()[11:]
+    return Moment(moment).human_readable()[11:19]
 
 
 POLL_S = 1.0
@@ -195,6 +195,7 @@ class List(ListObjects):
         arg("--limit", type=cli.count, metavar="N", help="at most N; default: 100"),
         arg("--marker", metavar="ID", help="only incidents older than this one"),
     )
+    most = 100
 
     def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
         which = True if args.open else False if args.closed else None

@@ -220,6 +220,7 @@ class List(ListObjects):
   holdfast lease list --limit 50 --marker 4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b -f json"""
     notes = (cli.DATES,)
     columns = ("id", "name", "status", "degraded", "start_date", "end_date", "hosts")
+    more_columns = ("before_end_date", "project_id", "user_id", "created_at", "updated_at")
     arguments = WINDOW
     filters = (
         arg("--status", choices=STATUSES, metavar="STATUS", help=f"one of {', '.join(STATUSES)}"),
@@ -261,7 +262,11 @@ class Show(ShowObject):
     formats = FORMATS
 
     def fetch(self, ref: str, args: argparse.Namespace) -> Object:
-        return self.client.leases.find(ref)
+        lease = self.client.leases.find(ref)
+        if lease["status"] != "ERROR":
+            return lease
+        lines = self.client.audit.list(subject=lease["id"], text=" failed: ", limit=1)
+        return {**lease, "why": "; ".join(line["sentence"] for line in lines)}
 
 
 class Set(ShowObject):

@@ -33,7 +33,7 @@ def paused_line(pause: dict[str, Any]) -> str:
     name = pause["segment"] or pause["segment_id"]
     where = f"in segment {name}" if name else "everywhere"
     until = pause["expires_at"]
-    lasts = f"until {Moment(until).human_readable()} UTC" if until else "until it is resumed"
+    lasts = f"until {Moment(until).human_readable()}" if until else "until it is resumed"
     option = f" --segment {name}" if name else ""
     return (
         f"RECOVERY IS PAUSED {where}, by {pause['author']}, {lasts}: {pause['reason']}"

@@ -20,6 +20,7 @@ from holdfast.cli import (
     typed,
 )
 from holdfast.client.client import Object, Objects
+from holdfast.runtime.text import printable
 
 COLUMNS = ("lease", "reservation", "state", "from", "to", "missing")
 WIDEST = 50
@@ -32,7 +33,7 @@ class Wrapped(FormattableColumn[str]):
     """A long sentence, wrapped to keep the table narrow."""
 
     def human_readable(self) -> str:
-        return textwrap.fill(self._value, WIDEST)
+        return textwrap.fill(printable(self._value), WIDEST)
 
 
 class _Report(ListCommand):

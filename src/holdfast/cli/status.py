@@ -5,7 +5,7 @@ import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from oslo_config import cfg
 from sqlalchemy.engine import make_url
@@ -14,6 +14,7 @@ from holdfast import conf as configuration
 from holdfast.cli import ListCommand, arg
 from holdfast.cli.config import CONFIG
 from holdfast.cli.up import use_state
+from holdfast.client.errors import ClientError
 
 if TYPE_CHECKING:
     from holdfast.drivers.fence.device import Device
@@ -23,7 +24,7 @@ Finding = tuple[str, str]
 
 
 class Status(ListCommand):
-    """Check configuration and database before an upgrade or a start.
+    """Check configuration and database before an upgrade or a start; with --url, the API there.
 
     Exit code: 0 all well, 1 a warning, 2 a failure.
     """
@@ -32,10 +33,21 @@ class Status(ListCommand):
     arguments = (CONFIG, arg("--state", metavar="DIR", help="the state folder of a `holdfast up`"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
-        rows = list(findings(parsed_args.config, parsed_args.state))
+        url = cast(Any, self.app).options.url
+        local = parsed_args.config or parsed_args.state or not url
+        rows = list(findings(parsed_args.config, parsed_args.state)) if local else []
+        if url:
+            rows.append(("api", *self._api(url)))
         results = {result for _check, result, _what in rows}
         self.exit_code = 2 if FAILURE in results else 1 if WARNING in results else 0
         return ("check", "result", "what"), rows
+
+    def _api(self, url: str) -> Finding:
+        try:
+            answer = self.client.health()
+        except ClientError as error:
+            return FAILURE, str(error)
+        return OK, f"{url} is ready: {', '.join(f'{k} {v}' for k, v in answer.items())}"
 
 
 def findings(files: list[str] | None, state: str | None) -> Iterator[tuple[str, str, str]]:

@@ -53,7 +53,7 @@ class Up(Base):
             metavar="DIR",
             help="folder for databases and log (default ./state)",
         ),
-        arg("--config", metavar="FILE", help="configuration file"),
+        arg("--config-file", "--config", dest="config", metavar="FILE", help="configuration file"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

@@ -612,13 +612,16 @@ class Observations(Resource):
 class Operations(Resource):
     """client.operations: durable operations."""
 
-    route, many = "/holdfast/v1/operations", "operations"
+    route, one, many = "/holdfast/v1/operations", "operation", "operations"
 
     def list(
-        self, *, subject: str | None = None, status: str | None = None, limit: int = 100
+        self, *, subject: str | None = None, status: str | None = None, limit: int | None = None
     ) -> Objects:
         """List operations, newest first; filters: subject (for example a lease id), status."""
         return self._list(subject=subject, status=status, limit=limit)
+
+    def show(self, operation_id: str) -> Object:
+        return self._get(operation_id)
 
 
 class Pauses(Resource):

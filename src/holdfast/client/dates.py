@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Date formats of users and of the API, and the client's clock.
 
-The date functions are pure: the current time is an argument.
+The current time is an argument, except for `today` and `tomorrow`.
 
 parse("+2h")               two hours after the origin, for example after now
 parse("2027-01-31 18:00")  UTC
@@ -13,8 +13,9 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_SPAN = re.compile(r"(\d{1,6})([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_SPAN = re.compile(r"(\d{1,6})([smhdw])")
+_DAY = re.compile(r"(today|tomorrow)(?:\s+(\d{1,2}:\d\d))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -40,28 +41,38 @@ NOW = Date()
 
 
 def parse(text: str) -> Date:
-    """Parse now, +2h, or a date with or without a zone (UTC); ValueError lists accepted formats."""
+    """Parse now, +2h, tomorrow 9:00, or a date with or without a zone (UTC).
+
+    A day without a time begins at 00:00. ValueError lists accepted formats.
+    """
     text = text.strip()
     if text.lower() == "now":
         return NOW
     try:
         if text.startswith("+"):
             return Date(after=span(text[1:]))
+        if match := _DAY.fullmatch(text):
+            return Date(moment=_on_day(match[1].lower() == "tomorrow", match[2] or "0:00"))
         moment = datetime.fromisoformat(text)
         zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return Date(moment=zoned.astimezone(UTC))
     except (ValueError, OverflowError):
         raise ValueError(
-            f"{text!r} is not a date: write now, +2h, +1d, 2027-01-31 18:00 (UTC)"
-            " or 2027-01-31T18:00+01:00"
+            f"{text!r} is not a date: write now, +2h, +1d, +1w, tomorrow 9:00, 2027-01-31,"
+            " 2027-01-31 18:00 (UTC) or 2027-01-31T18:00+01:00"
         ) from None
 
 
+def _on_day(is_tomorrow: bool, clock: str) -> datetime:
+    hours = datetime.strptime(clock, "%H:%M").time()
+    return datetime.combine(now().date() + timedelta(days=is_tomorrow), hours, UTC)
+
+
 def span(text: str) -> timedelta:
-    """Parse a duration: 45s, 30m, 2h, 1d; ValueError for anything else."""
+    """Parse a duration: 45s, 30m, 2h, 1d, 1w; ValueError for anything else."""
     match = _SPAN.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a length of time: write 45s, 30m, 2h or 1d")
+        raise ValueError(f"{text!r} is not a length of time: write 45s, 30m, 2h, 1d or 1w")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 

@@ -116,6 +116,11 @@ def tree(condition: str) -> list[Any]:
         if values:
             return ["in", f"${match[1]}", *values]
     elif (match := _COMPARISON.fullmatch(condition)) and match[3]:
+        if match[3][0] in "<>=":
+            raise ValueError(
+                f"{condition[:200]!r} is not a condition: {match[3][0]!r} at character"
+                f" {match.start(3) + 1} follows the operator {match[2]!r}; write a value there"
+            )
         operator = "==" if match[2] == "=" else match[2]
         return [operator, f"${match[1]}", match[3]]
     raise ValueError(

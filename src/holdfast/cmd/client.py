@@ -12,8 +12,10 @@ import importlib.metadata
 import itertools
 import logging
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC
 from functools import cached_property
 from typing import Any
 
@@ -22,8 +24,11 @@ from cliff.command import Command
 from cliff.commandmanager import CommandManager, EntryPointWrapper
 
 from holdfast import __version__
+from holdfast.cli import Moment, brief
 from holdfast.client.auth import read_password
 from holdfast.client.client import Client
+from holdfast.client.errors import ClientError
+from holdfast.runtime.text import printable
 
 NAMESPACE = "holdfast.commands"
 INTERRUPTED = 130
@@ -78,6 +83,11 @@ def _unavailable(name: str, cause: Exception) -> type[Command]:
     return Unavailable
 
 
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
+
+
 class HoldfastApp(App):
     """The cliff application: global options, and the HTTP client of all commands."""
 
@@ -92,6 +102,7 @@ class HoldfastApp(App):
             command_manager=Commands(NAMESPACE),
             deferred_help=True,
         )
+        self.command_manager.add_command("complete", Complete)
 
     def build_option_parser(
         self,
@@ -115,7 +126,10 @@ class HoldfastApp(App):
             help="its first line is the password; default: HOLDFAST_PASSWORD,"
             " or the file HOLDFAST_PASSWORD_FILE",
         )
-        return parser
+        parser.add_argument(
+            "--local", action="store_true", help="show times in this machine's zone, not in UTC"
+        )
+        return brief(parser)
 
     @cached_property
     def client(self) -> Client:
@@ -128,6 +142,7 @@ class HoldfastApp(App):
         )
 
     def initialize_app(self, argv: list[str]) -> None:
+        Moment.zone = None if self.options.local else UTC
         if not self.options.debug:
             # the command's own error message repeats keystoneauth's warnings
             logging.getLogger("keystoneauth").setLevel(logging.ERROR)
@@ -139,6 +154,11 @@ class HoldfastApp(App):
             # `lease create x --end +1h --help` asks for help with `lease create x`
             argv[:] = itertools.takewhile(lambda word: not word.startswith("-"), argv)
 
+    def configure_logging(self) -> None:
+        """Log as cliff does, but with the control characters of untrusted names escaped."""
+        super().configure_logging()
+        logging.root.handlers[-1].setFormatter(_Printable(self.CONSOLE_MESSAGE_FORMAT))
+
     def get_fuzzy_matches(self, cmd: str) -> list[str]:
         of_the_noun = [name for name, _ in self.command_manager if name.split()[0] == cmd]
         return sorted(of_the_noun) or super().get_fuzzy_matches(cmd)
@@ -148,11 +168,90 @@ class HoldfastApp(App):
             self.client.close()
 
 
+# Completion: the script of a shell asks `holdfast complete --words` for each word, which reads the
+# entry points, and the parser of a single command.
+
+
+_SCRIPTS = {
+    "bash": """_holdfast() {
+  local IFS=$'\\n'
+  COMPREPLY=($(holdfast complete --words "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _holdfast holdfast
+""",
+    "fish": """complete -c holdfast -f -a '(holdfast complete --words \\
+  (commandline -opc)[2..-1] (commandline -ct | string collect --allow-empty) 2>/dev/null)'
+""",
+    "zsh": """#compdef holdfast
+_holdfast() {
+  local -a found
+  found=("${(@f)$(holdfast complete --words "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  compadd -a found
+}
+compdef _holdfast holdfast
+""",
+}
+#: Names that a shell takes as they are; others are not offered.
+_PLAIN = re.compile(r"[\w.:@%+,/-]+")
+
+
+class Complete(Command):
+    """Print the script that completes `holdfast` commands in a shell."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = brief(super().get_parser(prog_name))
+        parser.add_argument("--shell", choices=sorted(_SCRIPTS), default="bash")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.app.stdout.write(_SCRIPTS[parsed_args.shell])
+
+
+def completions(words: Sequence[str]) -> list[str]:
+    """Return what the last word may become: commands, options, choices, and names."""
+    *before, current = words or [""]
+    app = HoldfastApp()
+    app.options, before = app.parser.parse_known_args(before)
+    names = [name.split() for name, _ in app.command_manager]
+    known = {name[len(before)] for name in names if name[: len(before)] == before != name}
+    command = max((n for n in names if n and before[: len(n)] == n), key=len, default=[])
+    if command:
+        known |= set(_arguments(app, " ".join(command), before[len(command) :], current))
+    return sorted(word for word in known if word.startswith(current) and _PLAIN.fullmatch(word))
+
+
+def _arguments(app: HoldfastApp, name: str, before: Sequence[str], current: str) -> Iterator[str]:
+    factory: Any = app.command_manager.commands[name].load()
+    actions = factory(app, None).get_parser(name)._actions
+    options = {text: action for action in actions for text in action.option_strings}
+    if current.startswith("-"):
+        yield from options
+        return
+    last = options.get(before[-1]) if before else None
+    if last is not None and last.nargs != 0:
+        wanted = [last]
+    else:
+        wanted = [action for action in actions if not action.option_strings]
+    for action in wanted:
+        yield from map(str, action.choices or ())
+        noun = action.metavar if isinstance(action.metavar, str) else action.dest
+        with contextlib.suppress(ClientError):
+            if "lease" in (action.dest, noun.lower()):
+                yield from (lease["name"] for lease in app.client.leases.list())
+            if "host" in (action.dest, noun.lower()):
+                yield from (host["hypervisor_hostname"] for host in app.client.hosts.list())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code."""
     handlers = logging.root.handlers[:]
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = HoldfastApp().run(list(sys.argv[1:] if argv is None else argv))
+        if words[:2] == ["complete", "--words"]:
+            sys.stdout.writelines(f"{word}\n" for word in completions(words[2:]))
+            code = 0
+        else:
+            code = HoldfastApp().run(words)
         sys.stdout.flush()
     except SystemExit as exit:
         code = exit.code if isinstance(exit.code, int) else int(bool(exit.code))

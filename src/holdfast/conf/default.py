@@ -28,7 +28,11 @@ OPTS = [
         mutable=True,
         help="Seconds that the API waits for a manager before it answers 503.",
     ),
-    cfg.StrOpt("region", default="", help="Region of this deployment, a label of its hosts."),
+    cfg.StrOpt(
+        "region",
+        default="",
+        help="Region of this deployment, a label of its hosts. Default: [openstack] region_name.",
+    ),
 ]
 
 

@@ -16,6 +16,7 @@ import random
 import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -40,6 +41,13 @@ _RACES = {"40001", "40P01", "23P01", "55P03", 1213, 1205, 1020}
 _AWAY = {"25006", "57P01", "57P02", "57P03", 1290, 1836}
 #: Error codes of a missing table or column.
 _SCHEMA = {"42P01", "42703", 1146, 1054}
+#: Error codes of damaged data: a file of SQLite that is malformed or no database, corrupted pages,
+#: crashed tables.
+_DAMAGED = {"SQLITE_CORRUPT", "SQLITE_NOTADB", "XX001", "XX002", 126, 127, 144, 145}
+_DAMAGED |= {1034, 1194, 1195}
+#: Seconds for which a successful test write of `ping` counts.
+WRITTEN_S = 1.0
+_PROBE = sa.table("resource_locks", sa.column("key"), sa.column("generation"))
 #: How often a transaction runs that loses every race. On a busy machine ten writers of one row
 #: lose nine times.
 _TRIES = 12
@@ -83,6 +91,7 @@ class Database:
         self._writing = self.engine.execution_options(holdfast_write=True)
         self._clock_read = (-math.inf, datetime.min.replace(tzinfo=UTC))
         self._told = self._clock_read[1]
+        self._written_at = -math.inf
         # SQLite has one writer; queueing here is fair, its busy handler is not.
         self._writer: contextlib.AbstractContextManager[Any] = (
             threading.Lock() if self.dialect == "sqlite" else contextlib.nullcontext()
@@ -173,8 +182,16 @@ class Database:
         return self._clock_read
 
     def ping(self) -> None:
-        with self.read() as conn:
-            conn.execute(sa.text("SELECT 1"))
+        """Check that the database answers, and at most once a second that it can be written."""
+        if self.clock.monotonic() - self._written_at < WRITTEN_S:
+            with self.read() as conn:
+                conn.execute(sa.text("SELECT 1"))
+            return
+        with self.write() as conn:
+            key = f"ping:{uuid.uuid4()}"
+            conn.execute(sa.insert(_PROBE).values(key=key, generation=0))
+            conn.execute(sa.delete(_PROBE).where(_PROBE.c.key == key))
+        self._written_at = self.clock.monotonic()
 
     def close(self) -> None:
         self.engine.dispose()
@@ -279,6 +296,9 @@ def _translated() -> Iterator[None]:
         if _state(error) & _SCHEMA:
             LOG.error("the database lacks a table or a column: %s", _first_line(error.orig))
             raise Unavailable("the database is not at our version: holdfast db sync") from error
+        if _state(error) & _DAMAGED:
+            LOG.critical("the database is damaged: %s", _first_line(error.orig))
+            raise Unavailable(f"the database is damaged: {_first_line(error.orig)}") from error
         away = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
         if away or error.connection_invalidated or _state(error) & _AWAY:
             LOG.warning("the database is away: %s", _first_line(error.orig))
@@ -289,8 +309,10 @@ def _translated() -> Iterator[None]:
 
 
 def _state(error: sa.exc.DBAPIError) -> set[str | int]:
-    """Return the error codes of a driver's exception: SQLSTATE, or MariaDB's number."""
+    """Return the error codes of a driver's exception: SQLSTATE, MariaDB's number, SQLite's name."""
     codes: set[str | int] = set()
+    if name := getattr(error.orig, "sqlite_errorname", None):
+        codes.add("_".join(name.split("_")[:2]))  # without the extended code
     sqlstate = getattr(error.orig, "sqlstate", None)
     if sqlstate:
         codes.add(str(sqlstate))

@@ -3,6 +3,7 @@
 
 import ipaddress
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -47,6 +48,14 @@ class FloatingIpStore:
                 )
                 held += [(key, Window(start, end)) for key, start, end in conn.execute(query)]
         return held
+
+    def hold_ends(self, resource_type: str, window: Window) -> set[datetime]:
+        """Return the ends, in the window, of all holds of reservations of this type."""
+        inside = a.held_until > window.start, a.held_until <= window.end
+        query = sa.select(a.held_until).join(reservations, reservations.c.id == a.reservation_id)
+        with self._db.read() as conn:
+            ends = query.where(*inside, reservations.c.resource_type == resource_type).distinct()
+            return set(conn.execute(ends).scalars())
 
     def things_not_given_back(self, keys: Collection[str], *, besides: str) -> Collection[str]:
         """Return names of ended leases that have not returned these lockable resources yet."""

@@ -263,13 +263,13 @@ class HostStore:
 
         return self._db.retry(action)
 
-    def refresh(self, host_id: int, host: CloudHost) -> bool:
+    def refresh(self, host_id: int, host: CloudHost, region: str) -> bool:
         """Write the cloud's present data of a host; tell whether anything changed."""
 
         def action(conn: Connection) -> bool:
             now = self._db.now(conn)
             present = load(conn, h.id == host_id, h.enrolled.is_(True))
-            new = columns(host)
+            new = {**columns(host), "region": region}
             query = sa.select(*(h[name] for name in new)).where(h.id == host_id)
             old = conn.execute(query).mappings().first()
             if not present or old is None:

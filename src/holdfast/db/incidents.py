@@ -39,6 +39,7 @@ from holdfast.db.notifications import (
     failure_reports,
     lost_compute,
     recovered_since,
+    runs_again,
     superseded,
 )
 from holdfast.db.observations import (
@@ -286,6 +287,16 @@ class IncidentStore:
             if incident.kind == model.PROCESS:
                 reports += observations.failure_reports(conn, incident.id)
             return reports
+
+    def runs_again(self, incident: Incident) -> bool:
+        since = max((r.received_at for r in self.failure_reports(incident)), default=None)
+        member = self._segments.member(incident.host)  # first: one connection at a time
+        if since is None:
+            return True
+        with self._db.read() as conn:
+            if observations.runs_again(conn, incident.subject, since):
+                return True
+            return member is not None and runs_again(conn, member.uuid, model.NOVA_COMPUTE, since)
 
     def remember(self, payload: Mapping[str, Any], claim: Claim) -> None:
         self._db.retry(lambda conn: update_claimed(conn, claim, payload=dict(payload)))

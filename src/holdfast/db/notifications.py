@@ -29,7 +29,7 @@ from holdfast.db.tables import (
     vmoves,
 )
 from holdfast.model.errors import Conflict, InvalidInput, NotFound
-from holdfast.model.incident import NOVA_COMPUTE, PROCESS, RECOVERED, RUNNING
+from holdfast.model.incident import NOVA_COMPUTE, PROCESS, PROCESS_REPORT, RECOVERED, RUNNING
 from holdfast.model.notification import COMPUTE_HOST, NEW, OPEN, VM, NewNotification, Notification
 from holdfast.model.operation import Operation
 from holdfast.model.segment import SegmentHost
@@ -278,6 +278,15 @@ def failure_reports(conn: Connection, incident_id: str, type_: str) -> list[Fail
     ]
 
 
+def runs_again(conn: Connection, host_uuid: str, process: str, since: datetime) -> bool:
+    """Tell whether any source reported since then that the process of the host runs."""
+    query = sa.select(n.payload).where(
+        n.segment_host_uuid == host_uuid, n.type == PROCESS_REPORT, n.created_at >= since
+    )
+    payloads = conn.execute(query).scalars().all()
+    return any((p.get("event"), p.get("process_name")) == ("STARTED", process) for p in payloads)
+
+
 def _withdrawn_at(conn: Connection, host_uuid: str, type_: str, row: RowMapping) -> datetime | None:
     """Return when the same source reported, after this report, that the subject runs.
 
@@ -333,8 +342,8 @@ def _taken(conn: Connection, new: NewNotification) -> SegmentHost:
     if member is not None:
         query = sa.select(m.on_maintenance).where(m.id == member.id).with_for_update()
         row = conn.execute(query).first()
-        dies = new.type in (COMPUTE_HOST, VM) and lost_compute(conn, member)
-        if row is not None and row.on_maintenance and not dies:
+        counts = new.type in (COMPUTE_HOST, VM) or new.payload.get("event") == "STARTED"
+        if row is not None and row.on_maintenance and not (counts and lost_compute(conn, member)):
             raise Conflict(
                 f"Host {member.name} is on maintenance: notifications about it are not taken;"
                 " end the maintenance first"

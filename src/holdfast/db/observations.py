@@ -268,6 +268,12 @@ def failure_reports(conn: Connection, incident_id: str) -> list[FailureReport]:
     ]
 
 
+def runs_again(conn: Connection, subject: str, since: datetime) -> bool:
+    """Tell whether an agent reported since then that the process runs."""
+    well = b.subject == subject, b.state == observations_model.WELL, b.created_at >= since
+    return conn.execute(sa.select(b.id).where(*well).limit(1)).first() is not None
+
+
 def _runs_since(conn: Connection, failed: RowMapping) -> datetime | None:
     """Return when the observer reported, after this failure, that the process runs."""
     same_subject = b.observer == failed["observer"], b.subject == failed["subject"]

@@ -382,6 +382,13 @@ class OperationStore:
 
     # for people
 
+    def find(self, ref: str) -> Operation:
+        """Return the operation with this id or key; NotFound."""
+        with self._db.read() as conn:
+            for operation in load(conn, sa.or_(o.id == ref, o.key == ref)):
+                return operation
+        raise NotFound(f"no operation {ref[:80]}: holdfast operation list")
+
     def list_all(
         self, *, subject: str | None = None, status: str | None = None, limit: int = 100
     ) -> Sequence[Operation]:

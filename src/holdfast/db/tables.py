@@ -147,6 +147,7 @@ leases = Table(
     Column("status", String(16), nullable=False),
     flag("degraded"),
     Column("version", Integer, nullable=False, default=0),
+    Column("user_events", JSON),  # events that the owner named, by id
     *times(),
     Index("ix_leases_project", "project_id", "created_at"),
     Index("ix_leases_window", "start_date", "end_date"),

@@ -323,6 +323,7 @@ class Drafts:
             start=start,
             end=end,
             before_end=before_end,
+            user_events=wanted.user_events,
             **owner_fields(wanted),
         )
 
@@ -584,7 +585,7 @@ def _dates(window: Window) -> dict[str, str]:
 
 
 def _date(when: datetime) -> str:
-    return f"{when:%Y-%m-%d %H:%M}"
+    return f"{when:%Y-%m-%d %H:%M:%S}" if when.second else f"{when:%Y-%m-%d %H:%M}"
 
 
 def _wire(when: datetime) -> str:

@@ -310,9 +310,10 @@ class HostsRefresh:
     name = REFRESH
     retry_forever = True
 
-    def __init__(self, context: LeaseContext, settings: Settings) -> None:
+    def __init__(self, context: LeaseContext, settings: Settings, region: str) -> None:
         self._context = context
         self._settings = settings
+        self._region = region
         self._round = _Round()
 
     def steps(self) -> Sequence[Step]:
@@ -349,7 +350,7 @@ class HostsRefresh:
             )
             return
         self._round.seen += 1
-        if self._context.ledger.refresh(host.id, cloud_host):
+        if self._context.ledger.refresh(host.id, cloud_host, self._region):
             self._round.changed += 1
             LOG.info("host %s: the cloud describes it anew", host.hypervisor_hostname)
 
@@ -360,5 +361,5 @@ class HostsRefresh:
         LOG.error("%s: %s", run.operation.key, why)
 
 
-def refresh_kinds(context: LeaseContext, settings: Settings) -> dict[str, Kind]:
-    return {REFRESH: HostsRefresh(context, settings)}
+def refresh_kinds(context: LeaseContext, settings: Settings, region: str) -> dict[str, Kind]:
+    return {REFRESH: HostsRefresh(context, settings, region)}

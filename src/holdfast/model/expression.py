@@ -94,7 +94,7 @@ def _readable(tree: Any) -> str:
         return f"not ({_readable(rest[0])})"
     if operator_ in ("and", "or"):
         return f" {operator_} ".join(_inner(child, operator_) for child in rest)
-    return f"{rest[0][1:]} {operator_} {', '.join(map(str, rest[1:]))}"
+    return f"{path(rest[0][1:])} {operator_} {', '.join(map(str, rest[1:]))}"
 
 
 def _inner(child: Any, operator_: str) -> str:
@@ -164,10 +164,11 @@ class _Parser:
         return lambda facts: join(part(facts) for part in parts)
 
     def _key(self, text: Any) -> str:
-        if not isinstance(text, str) or len(text) < 2 or text[0] != "$":
+        key = path(text[1:]) if isinstance(text, str) and text[:1] == "$" else ""
+        if not key:
             raise _malformed(self.field, self.text)
-        self.keys.add(text[1:])
-        return text[1:]
+        self.keys.add(key)
+        return key
 
     def _values(self, values: list[Any]) -> Iterator[str]:
         for value in values:

@@ -69,6 +69,8 @@ _COLUMNS = {
     "region": "region",
     "rack": "rack",
 }
+#: Columns that an extra capability of the same name replaces in conditions.
+_REPLACEABLE = frozenset(["rack", "region"])
 #: Amounts left for servers: resource classes, and the column to use while no inventory is
 #: known.
 AMOUNTS: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -121,11 +123,10 @@ class Host:
 
     def fact(self, name: str) -> Fact | None:
         """Return a fact of the host by name; None when the host has no such fact."""
-        column = _COLUMNS.get(name)
-        if column is not None:
+        column, extra = _COLUMNS.get(name), self.capabilities.get(name)
+        if column is not None and (extra is None or name not in _REPLACEABLE):
             fact: Fact = getattr(self, column)
             return fact
-        extra = self.capabilities.get(name)
         return extra if extra is not None or name not in AMOUNTS else self.amount(name)
 
     def amount(self, name: str) -> int:
@@ -141,7 +142,8 @@ class Host:
         """Return all facts for property expressions: columns, amounts and extra capabilities."""
         amounts = {name: self.amount(name) for name in AMOUNTS}
         columns = {name: getattr(self, column) for name, column in _COLUMNS.items()}
-        return {**amounts, **self.capabilities, **columns}
+        replaced = {k: v for k, v in self.capabilities.items() if k in _REPLACEABLE}
+        return {**amounts, **self.capabilities, **columns, **replaced}
 
 
 #: Names that an extra capability may not have: they are the host's own columns on the wire.
@@ -164,7 +166,5 @@ RESERVED_NAMES = frozenset(
         "reservable",
         "created_at",
         "updated_at",
-        "region",
-        "rack",
     ]
 )

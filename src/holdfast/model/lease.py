@@ -89,6 +89,7 @@ class Lease:
     version: int = 0
     created_at: datetime | None = None
     updated_at: datetime | None = None
+    user_events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by id
     reservations: tuple[Reservation, ...] = ()
 
     @property
@@ -176,6 +177,7 @@ class NewLease:
     before_end: datetime | None = None
     reservations: tuple[NewReservation, ...] = ()
     dry_run: bool = False
+    user_events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,9 @@ def changed_dates(
 ) -> tuple[datetime, datetime, datetime | None]:
     """Return the dates after an update; the lease's status limits which dates may change."""
     started = lease.status not in ("PENDING", "CREATING")
-    start = _pick(change.start, change.start_now, now, lease.start)
+    start = _pick(change.start, change.start_now, minute(now), lease.start)
+    if started and start == minute(lease.start):  # a client of the contract sends no seconds
+        start = lease.start
     end = _pick(change.end, change.end_now, now, lease.end)
     if (start, end) != (lease.start, lease.end) or change.before_end:
         if started and start != lease.start:

@@ -233,6 +233,10 @@ class Incidents(Protocol):
         """Return the reports that the subject of a host or process incident failed."""
         ...
 
+    def runs_again(self, incident: Incident) -> bool:
+        """Tell whether a source reported, after the last failure report, that the process runs."""
+        ...
+
     def remember(self, payload: Mapping[str, Any], claim: Claim) -> None:
         """Store the findings of durable work for the manager that continues the work."""
         ...

@@ -26,7 +26,7 @@ from holdfast.hoststatus.status import UP, StatusReport
 from holdfast.jobs.job import MARGIN_S, Kind, NotYet, Run, Step
 from holdfast.model.errors import Conflict, DriverError, NotFound
 from holdfast.model.host import normalise, same
-from holdfast.model.incident import FAILED, HOST, RUNNING, Incident, Verdict
+from holdfast.model.incident import FAILED, HOST, PROCESS, RUNNING, Incident, Verdict
 from holdfast.model.incident_progress import (
     FENCED,
     READ_OFF,
@@ -104,6 +104,9 @@ class HostBack(IncidentWork[HostProgress]):
         now = self.context.incidents.now()
         if not self._has_reported(run, incident, service, now):
             raise NotYet(f"{service.host} is not back", self._pause(run, now))
+        if incident.kind == PROCESS and not self.context.incidents.runs_again(incident):
+            sentence = f"{service.host}: no source reports that its nova-compute runs again"
+            raise NotYet(sentence, self._pause(run, now))
         if not service.forced_down:
             return f"{service.host} speaks"
         try:

@@ -43,5 +43,10 @@ def index(request: Request) -> Response:
     return Response({"operations": [view(operation) for operation in operations]})
 
 
+def show(request: Request) -> Response:
+    operation = request.services.store.operations.find(request.path["operation_id"])
+    return Response({"operation": view(operation)})
+
+
 def view(operation: Operation) -> dict[str, Any]:
     return {name: plain(getattr(operation, name)) for name in _SHOWN}

@@ -26,11 +26,12 @@ PROPERTY = {
 
 
 def index(request: Request) -> Response:
-    return Response({"hosts": [view(host) for host in request.services.store.ledger.enrolled()]})
+    hosts = request.services.store.ledger.enrolled()
+    return Response({"hosts": [_view(request, host) for host in hosts]})
 
 
 def show(request: Request) -> Response:
-    return Response({"host": view(_host(request))})
+    return Response({"host": _view(request, _host(request))})
 
 
 def create(request: Request) -> Response:
@@ -40,7 +41,8 @@ def create(request: Request) -> Response:
     extras = {k: v for k, v in request.body.items() if k not in ("name", "id")}
     capabilities = {key: _capability(key, value) for key, value in extras.items()}
     host_id = request.services.manager.enrol_host(request.caller, name, capabilities)
-    return Response({"host": view(request.services.store.ledger.host(str(host_id)))}, status=201)
+    host = request.services.store.ledger.host(str(host_id))
+    return Response({"host": _view(request, host)}, status=201)
 
 
 def update(request: Request) -> Response:
@@ -50,7 +52,7 @@ def update(request: Request) -> Response:
         raise InvalidInput("No data to update")
     capabilities = {k: None if v is None else _capability(k, v) for k, v in extras.items()}
     request.services.manager.describe_host(request.caller, host.id, capabilities)
-    return Response({"host": view(_host(request))})
+    return Response({"host": _view(request, _host(request))})
 
 
 def delete(request: Request) -> Response:
@@ -138,6 +140,12 @@ def _allocations(request: Request, host_id: int | None = None) -> Iterable[dict[
             }
         )
     return ({"resource_id": str(i), "reservations": held} for i, held in allocations.items())
+
+
+def _view(request: Request, host: Host) -> dict[str, Any]:
+    """Return the view at the requested version; from 1.1 on with region and rack."""
+    later = {} if request.microversion < (1, 1) else {"region": host.region, "rack": host.rack}
+    return {**later, **view(host)}
 
 
 def view(host: Host) -> dict[str, Any]:

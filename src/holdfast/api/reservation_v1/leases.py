@@ -7,7 +7,7 @@ order and paging.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -32,6 +32,7 @@ from holdfast.model.lease import (
     NewLease,
     NewReservation,
     Reservation,
+    minute,
 )
 from holdfast.model.operation import RETRYING, RUNNING
 from holdfast.nova.names import SERVER_LEASE
@@ -79,6 +80,7 @@ def view(
     `addresses` adds the fields of version 1.1; the lease must then hold its allocations.
     """
     got = None if addresses is None else partial(_got, addresses=addresses, for_admin=for_admin)
+    before_end = lease.before_end and lease_date(lease.before_end)
     return {
         "id": lease.id,
         "name": lease.name,
@@ -86,13 +88,17 @@ def view(
         "project_id": lease.project_id,
         "start_date": lease_date(lease.start),
         "end_date": lease_date(lease.end),
+        **({} if addresses is None else {"before_end_date": before_end}),
         "trust_id": None,
         "status": lease.status,
         "degraded": lease.degraded,
         "created_at": stamp(lease.created_at),
         "updated_at": stamp(lease.updated_at),
         "reservations": [_reservation_view(lease, r, got) for r in lease.reservations],
-        "events": [_event_view(lease, event, now) for event in events],
+        "events": [
+            *(_event_view(lease, event, now) for event in events),
+            *(_user_event_view(lease, *item) for item in (lease.user_events or {}).items()),
+        ],
     }
 
 
@@ -170,6 +176,12 @@ def _event_view(lease: Lease, event: Event, now: datetime) -> dict[str, Any]:
     }
 
 
+def _user_event_view(lease: Lease, event_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the view of an event named by the owner; Holdfast does nothing at its time."""
+    common = {"id": event_id, "lease_id": lease.id, **event, "status": "UNDONE"}
+    return {**common, "created_at": stamp(lease.created_at), "updated_at": None}
+
+
 #: Status of the start and end events by lease status. The manager writes the lease status in one
 #: transaction; the operation rows of the events follow a moment later.
 _FOLLOWS: Mapping[str, Mapping[str, str]] = {
@@ -202,7 +214,7 @@ def _event_status(lease: Lease, event: Event, now: datetime) -> str:
     return "DONE" if event.status == "done" else "UNDONE"
 
 
-_NAME = {"type": "string", "minLength": 1, "maxLength": 80}
+_NAME = {**bodies.NAME, "maxLength": 80}
 _DATE = {"type": "string", "maxLength": 64}
 _EVENTS = {"type": ["array", "null"], "maxItems": 100, "items": {"type": "object"}}
 _DRY_RUN = {"type": "boolean"}
@@ -210,9 +222,9 @@ _DRY_RUN = {"type": "boolean"}
 _LATER = (1, 1)
 MOST_LISTED = 1000
 
+# Unknown keys of a lease are ignored, as in Blazar; resource types refuse unknown keys of theirs.
 CREATE = {
     "type": "object",
-    "additionalProperties": False,
     "required": ["name", "start_date", "end_date"],
     "properties": {
         "name": _NAME,
@@ -235,7 +247,6 @@ CREATE = {
 
 UPDATE = {
     "type": "object",
-    "additionalProperties": False,
     "properties": {
         "name": _NAME,
         "start_date": _DATE,
@@ -248,7 +259,9 @@ UPDATE = {
             "items": {
                 "type": "object",
                 "required": ["id"],
-                "properties": {"id": {"type": "string", "maxLength": 36}},
+                "properties": {
+                    "id": {"type": "string", "maxLength": 36, "title": "reservation ID"}
+                },
             },
         },
     },
@@ -301,6 +314,7 @@ def create(request: Request) -> Response:
         before_end=_optional(body, "before_end_date"),
         reservations=tuple(new_reservation(r) for r in body.get("reservations", [])),
         dry_run=body.get("dry_run", False),
+        user_events={request.services.new_id(): event for event in _user_events(request)},
     )
     if new_lease.dry_run:
         return _previewed(request, request.services.manager.create_lease(request.caller, new_lease))
@@ -348,9 +362,23 @@ def new_reservation(body: Mapping[str, Any]) -> NewReservation:
     )
 
 
+def _user_events(request: Request) -> Iterator[dict[str, Any]]:
+    """Yield the events that the owner names; "now" is the present minute."""
+    for event in request.body.get("events") or ():
+        text = event.get("time") or event.get("event_date")
+        at = None
+        if text is not None:
+            at = parse(str(text), "events") or minute(request.services.clock.now())
+        kind = str(event.get("event_type") or "")[:66]
+        if kind not in EVENT_TYPES.values():  # Holdfast itself makes these events
+            yield {"event_type": kind, "time": at and lease_date(at)}
+
+
 def _optional(body: Mapping[str, Any], field: str) -> datetime | None:
     text = body.get(field)
     if text is None or (text == NOW and field != "before_end_date"):
+        return None
+    if text == "" and field == "before_end_date":  # as clients send an unset date
         return None
     when = parse(text, field)
     if when is None:

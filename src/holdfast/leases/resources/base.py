@@ -283,8 +283,9 @@ class BaseResource:
     def openings(
         self, wish: Wish, until: datetime, snapshot: CapacitySnapshot, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
-        """List openings by planning at once, and at each end of a hold."""
-        return by_trying(self.plan, wish, until, snapshot, ledger, most)
+        """List openings by planning at once, and at each end of a hold of a host or this type."""
+        ends = ledger.hold_ends(self.type, Window(wish.held.start, until))
+        return by_trying(self.plan, wish, until, snapshot, ledger, most, ends)
 
     def arrange(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect("nothing to arrange")
@@ -316,17 +317,18 @@ def by_trying(
     snapshot: CapacitySnapshot,
     ledger: Ledger,
     most: int,
+    ends: Iterable[datetime] = (),
 ) -> Sequence[Opening]:
-    """List openings of any resource type: plan at once, and whenever a host becomes free."""
+    """List openings of any resource type: plan at once, at `ends`, and when a host becomes free."""
     length = wish.held.end - wish.held.start
-    ends = {
+    freed = {
         datetime.fromtimestamp(hold.end, UTC)
         for host_id in snapshot.hosts
         for hold in snapshot.line(host_id).within(wish.held.start.timestamp(), until.timestamp())
         if hold.end <= until.timestamp()
     }
     openings: list[Opening] = []
-    for start in [wish.held.start, *sorted(ends)[:MOST_TRIES]]:
+    for start in [wish.held.start, *sorted(freed.union(ends))[:MOST_TRIES]]:
         window = Window(start, start + length)
         try:
             planned = plan(replace(wish, held=window), snapshot, ledger)

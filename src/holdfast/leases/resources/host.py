@@ -76,6 +76,12 @@ class HostResource(BaseResource):
             expression.parse(text, name)
         return {"min": low, "max": high, "before_end": before_end, **texts, **_beyond(spec)}
 
+    def change(self, reservation: Reservation, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        new, holds = super().change(reservation, wanted), len(reservation.host_ids())
+        if reservation.status == "active" and new["max"] < holds and "max" in wanted:
+            raise Conflict(f"max: an active reservation never loses a host, and holds {holds}")
+        return new
+
     def properties(self, spec: Mapping[str, Any]) -> frozenset[str]:
         return properties(conditions(spec))
 

@@ -235,6 +235,7 @@ def _leases() -> None:
         sa.Column("status", sa.String(length=16), nullable=False),
         sa.Column("degraded", sa.Boolean(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("user_events", sa.JSON(), nullable=True),
         sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.Column("updated_at", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_leases")),
