@@ -195,6 +195,7 @@ class _GuardedPools:
         self.resync = guard(pools.resync)
         self.add_host = guard(pools.add_host)
         self.remove_host = guard(pools.remove_host)
+        self.rename = guard(pools.rename)
         self.delete = guard(pools.delete)
 
 

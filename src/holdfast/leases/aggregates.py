@@ -24,7 +24,7 @@ from holdfast.model.errors import (
 from holdfast.model.host import normalise
 from holdfast.model.lease import APPLY, Reservation
 from holdfast.model.operation import Operation
-from holdfast.nova.names import CLOSED, KEPT, KEPT_POOL, OPEN, OWNER
+from holdfast.nova.names import CLOSED, CLOSED_POOL, KEPT, KEPT_POOL, OPEN, OWNER
 from holdfast.ports.cloud import Cloud, Pool
 from holdfast.ports.ledger import Rightful, Work
 
@@ -147,7 +147,7 @@ class AggregateResync:
         The common pools change all the time: a resync of theirs ends before the next begins.
         """
         common = pool.name in (self._context.freepool, KEPT_POOL)
-        changed = changes.get("" if common else pool.name)
+        changed = changes.get("" if common else pool.name.removeprefix(CLOSED_POOL))
         if pool.name == self._context.freepool:
             others = (resync.changed for resync in self._resyncs.values())
             changed = max([*changes.values(), *others], default=None)

@@ -235,6 +235,10 @@ class Pools(Protocol):
 
     def remove_host(self, pool_id: str, host: str) -> None: ...
 
+    def rename(self, pool_id: str, name: str) -> None:
+        """Rename the aggregate, and notify the scheduler; Conflict if the name is taken."""
+        ...
+
     def delete(self, pool_id: str) -> None:
         """Delete the aggregate; Conflict while hosts are members."""
         ...

@@ -76,6 +76,16 @@ class SimPools:
                 *(pool["id"], member["id"]),
             )
 
+    def rename(self, pool_id: str, name: str) -> None:
+        with self._wire.call("pools.rename", pool_id) as world:
+            row, taken = _pool_row(world, pool_id), "SELECT id FROM pools WHERE name = ?"
+            world.subject = name
+            if row["name"] == name:
+                return
+            if world.one(taken, name):
+                raise Conflict(f"pool {name} exists already; use another name")
+            world.run("UPDATE pools SET name = ? WHERE id = ?", name, row["id"])
+
     def delete(self, pool_id: str) -> None:
         with self._wire.call("pools.delete", pool_id) as world:
             row = _find(world, pool_id)

@@ -27,7 +27,7 @@ from holdfast.leases.placement import Need, Order
 from holdfast.model.capacity import CapacitySnapshot
 from holdfast.model.errors import Conflict, DriverError, NotEnoughHosts, NotFound
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
-from holdfast.nova.names import CLOSED, OPEN
+from holdfast.nova.names import CLOSED, CLOSED_POOL, OPEN
 from holdfast.ports.cloud import Cloud, Pool, Pools
 from holdfast.ports.ledger import Ledger
 from holdfast.ports.manager import Caller
@@ -89,6 +89,24 @@ def close_pool(pools: Pools, pool: Pool) -> None:
         pools.resync(pool.id)
     else:
         pools.set_metadata(pool.id, {**pool.metadata, OPEN: CLOSED})
+
+
+def find_pool(pools: Pools, reservation_id: str) -> Pool | None:
+    """Find the pool of a reservation, also when an earlier attempt at the end renamed it."""
+    return pools.find(reservation_id) or pools.find(f"{CLOSED_POOL}{reservation_id}")
+
+
+def retire_pool(effects: "EffectContext", pool: Pool, reservation_id: str) -> None:
+    """Rename the closed and empty pool: no pool has the reservation's name after its end.
+
+    The resync job deletes the pool once it is announced as closed.
+    """
+    effects.pool_ids.forget(reservation_id)
+    with contextlib.suppress(NotFound):  # deleted meanwhile
+        try:
+            effects.cloud.pools.rename(pool.id, f"{CLOSED_POOL}{reservation_id}")
+        except Conflict:  # two pools of this reservation: a late call made the second
+            effects.cloud.pools.delete(pool.id)
 
 
 # Effects.

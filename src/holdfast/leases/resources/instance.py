@@ -43,6 +43,8 @@ from holdfast.leases.resources.base import (
     Wish,
     close_pool,
     ensure_pool,
+    find_pool,
+    retire_pool,
 )
 from holdfast.leases.resources.instance_placement import Slot, SlotsRequest, choose, openings
 from holdfast.model import expression
@@ -364,7 +366,7 @@ class SlotsResource(BaseResource):
 
     def _end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         """End the reservation; look first, because any object may be missing."""
-        pool = effects.cloud.pools.find(reservation.id)
+        pool = find_pool(effects.cloud.pools, reservation.id)
         if pool is not None:
             close_pool(effects.cloud.pools, pool)
         effects.cloud.flavors.remove_access(reservation.id, lease.project_id)
@@ -377,8 +379,8 @@ class SlotsResource(BaseResource):
             if server_group.name == name_of(reservation):
                 effects.cloud.slots.delete_group(server_group.id)
         effects.cloud.flavors.delete(reservation.id)
-        # The resync job deletes the pool once it is announced as closed.
-        effects.pool_ids.forget(reservation.id)
+        if pool is not None:
+            retire_pool(effects, pool, reservation.id)
         return Effect(f"slots of {reservation.id} on {', '.join(names) or 'no host'} are gone")
 
     def _joined(

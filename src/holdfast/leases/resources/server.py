@@ -21,6 +21,8 @@ from holdfast.leases.resources.base import (
     Opening,
     Wish,
     close_pool,
+    find_pool,
+    retire_pool,
 )
 from holdfast.leases.resources.instance_placement import Slot, SlotCapacity, SlotsRequest
 from holdfast.model.capacity import CapacitySnapshot
@@ -80,7 +82,7 @@ def parse_actions(on_end: object) -> list[str]:
 def end(effects: EffectContext, lease: Lease, reservation: Reservation) -> str:
     if reservation.status == "deleted":
         return "its end has been"  # the lease is deleted now: later changes by people stay
-    pool = effects.cloud.pools.find(reservation.id)
+    pool = find_pool(effects.cloud.pools, reservation.id)
     if pool is not None:
         close_pool(effects.cloud.pools, pool)
     server = show(effects, reservation.spec["server_id"])
@@ -91,8 +93,7 @@ def end(effects: EffectContext, lease: Lease, reservation: Reservation) -> str:
         sentence = _do(effects, lease, reservation, server, pool)
     if pool is not None:
         effects.each(lambda host: effects.cloud.pools.remove_host(pool.id, host), pool.hosts)
-        # The resync job deletes the pool once it is announced as closed.
-        effects.pool_ids.forget(reservation.id)
+        retire_pool(effects, pool, reservation.id)
     return sentence
 
 
