@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.jobs.job import NotYet
+from holdfast.jobs.job import NotYet, never_ending
 from holdfast.leases import aggregates as telling
+from holdfast.leases.aggregates import RECONCILE
 from holdfast.leases.resources import instance
 from holdfast.leases.resources.instance import InstanceResource, resource_class
 from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound
@@ -374,6 +375,37 @@ def test_a_reservation_changed_after_prepare_starts_with_the_new_spec(
     house.delete(lease_id)
     house.run(minutes=3)
     assert ground.gone(mine)
+
+
+def test_prepared_slots_that_are_deferred_leave_their_hosts_at_once(ground: Ground) -> None:
+    house = ground.house
+    lease_id = ground.lease(2)
+    house.run(minutes=4.5)
+    mine = ground.reservation(lease_id).id
+    assert house.pools()[mine] == {"cmp-1"}
+    week = 7 * 24 * 60
+    house.update(lease_id, start=house.at(week), end=house.at(week + 60))
+    house.run(seconds=1)
+    assert house.pools()[mine] == set()
+    assert ground.totals(mine) == {}
+    house.run(minutes=week)
+    assert house.status(lease_id) == "ACTIVE"
+    assert house.pools()[mine] == {"cmp-1"}
+    assert ground.totals(mine) == {"cmp-1": 2}
+
+
+def test_the_comparison_of_pools_finds_hosts_of_slots_that_were_deferred(ground: Ground) -> None:
+    """As a call leaves them that took effect after its timeout; one of the hosts has a server."""
+    house, cloud = ground.house, ground.house.m.cloud
+    lease_id = ground.lease(2, minutes=(7 * 1440, 8 * 1440))
+    mine = ground.reservation(lease_id).id
+    pool = cloud.pools.create(mine, {SLOTS: mine, OWNER: "alpha"})
+    for host in ("cmp-1", "cmp-2"):
+        cloud.pools.add_host(pool.id, host)
+    house.boot("of-others", "cmp-2")
+    house.m.store.operations.ensure(never_ending(RECONCILE, house.clock.now()))
+    house.run(minutes=1)
+    assert house.pools()[mine] == set()
 
 
 def test_a_host_added_by_a_crashed_manager_leaves_before_the_start(

@@ -22,7 +22,7 @@ from holdfast.model.errors import (
     Unavailable,
 )
 from holdfast.model.host import normalise
-from holdfast.model.lease import APPLY, Reservation
+from holdfast.model.lease import APPLY, ARRANGE, Reservation
 from holdfast.model.operation import Operation
 from holdfast.nova.names import CLOSED, CLOSED_POOL, KEPT, KEPT_POOL, OPEN, OWNER
 from holdfast.ports.cloud import Cloud, Pool
@@ -321,7 +321,8 @@ class Reconcile:
         # Read the cloud first: a later change in the database makes a difference now, but not
         # twice.
         pools = cloud.pools.list()
-        rightful = self._context.ledger.rightful(self._kinds())
+        filled = [pool.name for pool in pools if pool.hosts]
+        rightful = self._context.ledger.rightful(self._kinds(), filled)
         now = differences(pools, rightful, self._context.freepool)
         sure, self._previous = now & self._previous, now
         owners = {name: pool.project_id for name, pool in rightful.reservations.items()}
@@ -362,14 +363,16 @@ class Reconcile:
         """Repair a difference; return whether the repair succeeded or is scheduled."""
         by_name: Mapping[str, Pool] = {pool.name: pool for pool in pools}
         if difference.kind == HAS and difference.lease_id:
-            return self._remove_if_empty(cloud, by_name[difference.pool], difference.host)
+            pool = by_name[difference.pool]
+            left = self._remove_if_empty(cloud, pool, difference.host)
+            return left or self._by_its_lease(difference.lease_id, ARRANGE, "PENDING")
         if difference.kind == SAYS:
             pool = by_name[difference.pool]
             metadata = {name: value for name, value in pool.metadata.items() if name != OPEN}
             cloud.pools.set_metadata(pool.id, {**metadata, OWNER: owners[difference.pool]})
             return True
         if difference.lease_id:
-            return self._by_its_lease(difference.lease_id)
+            return self._by_its_lease(difference.lease_id, APPLY, "ACTIVE")
         pool = ensure_pool(
             cloud.pools, difference.pool, {KEPT: "yes"} if difference.pool == KEPT_POOL else {}
         )
@@ -385,17 +388,19 @@ class Reconcile:
         cloud.pools.remove_host(pool.id, host)
         return True
 
-    def _by_its_lease(self, lease_id: str) -> bool:
+    def _by_its_lease(self, lease_id: str, kind: str, status: str) -> bool:
+        """Schedule the repair as work of the lease; only for a lease in this state."""
         ledger = self._context.ledger
-        work = lease_work(str(uuid.uuid4()), lease_id, APPLY, ledger.now())
+        work = lease_work(str(uuid.uuid4()), lease_id, kind, ledger.now())
         try:
             lease = ledger.lease(lease_id)
             for reservation in lease.reservations:  # the cached pool id may be stale
                 self._context.pool_ids.forget(reservation.id)
-            if lease.status == "ACTIVE":
-                doubted = replace(lease, reservations=tuple(map(_doubted, lease.reservations)))
-                sentence = "its pools are put right"
-                ledger.save(lease, doubted, work=Work(put=(work,)), say=sentence, is_repair=True)
+            if lease.status != status:
+                return False
+            doubted = replace(lease, reservations=tuple(map(_doubted, lease.reservations)))
+            sentence = "its pools are put right"
+            ledger.save(lease, doubted, work=Work(put=(work,)), say=sentence, is_repair=True)
         except (NotFound, StaleWrite):
             return False  # the lease changed meanwhile: the next run finds the rest
         return True

@@ -229,6 +229,8 @@ class Leases:
         was = due_times(old.start, old.end, old.before_end)
         due = due_times(new.start, new.end, new.before_end)
         moved = {kind: at for kind, at in due.items() if was.get(kind) != at}
+        if START in moved:  # what is prepared for the earlier start is undone at once
+            moved[ARRANGE] = self._context.ledger.now()
         if new.status == "ACTIVE" and _holds(new.reservations) != _holds(old.reservations):
             # Schedule the end anew too: an end that is about to run must wait for the new
             # hosts.

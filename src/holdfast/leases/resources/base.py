@@ -116,6 +116,7 @@ class Options(Protocol):
     """Options of resource types, read anew at every use."""
 
     before_end: str
+    prepare_s: float
     preemptibles: bool
     server_on_end: Sequence[str]
     server_start_timeout_s: float
@@ -246,7 +247,7 @@ class Resource(Protocol):
     # Effects.
 
     def arrange(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        """Act as soon as the reservation is booked."""
+        """Act as soon as the reservation is booked, or its start has changed."""
         ...
 
     def prepare(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:

@@ -341,6 +341,17 @@ class SlotsResource(BaseResource):
 
     # Effects.
 
+    def arrange(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        """Undo the preparation for an earlier start: hosts leave the pool, slots go."""
+        left = (lease.start - effects.ledger.now()).total_seconds()
+        soon = left <= effects.options.prepare_s
+        pool = None if soon else find_pool(effects.cloud.pools, reservation.id)
+        if pool is None:
+            return Effect("no host waits in a pool")
+        names = sorted({*pool.hosts, *reservation.made.get("stands", {}).get("hosts", {})})
+        effects.each(lambda name: self._leave(effects, reservation, pool, name), names)
+        return Effect(f"{', '.join(names) or 'no host'} left pool {pool.name}", {"stands": {}})
+
     def prepare(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         join = not _held_whole(effects, lease, reservation)
         made = self._create_objects(effects, lease, reservation, join=join)
