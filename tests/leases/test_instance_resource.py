@@ -509,6 +509,28 @@ def test_a_deleted_flavor_is_created_again(ground: Ground) -> None:
 # one after the other
 
 
+def test_slots_start_and_end_within_a_minute_where_half_of_the_calls_fail(
+    ground: Ground,
+) -> None:
+    """A large reservation too: what was made by a failed attempt is not made once more."""
+    house = ground.house
+    for number in range(30):
+        house.sim.add_host(f"big-{number}", vcpus=4)
+        house.m.commands.enrol_host(ADMIN, f"big-{number}", {})
+    leases = [ground.lease(amount, False, (5, 60)) for amount in (1, 2, 3, 30)]
+    house.sim.change(failure_rate=0.3, lost_reply_rate=0.2)
+    leases += [ground.lease(amount, False, (None, 65)) for amount in (1, 2, 3, 25)]
+    house.run(minutes=1)
+    assert [house.status(lease_id) for lease_id in leases] == ["PENDING"] * 4 + ["ACTIVE"] * 4
+    house.run(minutes=5)
+    assert {house.status(lease_id) for lease_id in leases} == {"ACTIVE"}
+    assert len(house.effects("slots.create_group")) == len(leases)
+    house.run(minutes=62)
+    assert {house.status(lease_id) for lease_id in leases} == {"TERMINATED"}
+    house.sim.change(failure_rate=0.0, lost_reply_rate=0.0)
+    assert all(ground.gone(ground.reservation(lease_id).id) for lease_id in leases)
+
+
 def test_a_single_writer_works_on_a_host_and_late_writers_retry_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -10,9 +10,10 @@ import functools
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from holdfast.model.errors import DriverError
 from holdfast.model.operation import Claim, Operation
 from holdfast.ports.cloud import (
     Addresses,
@@ -131,6 +132,40 @@ class _Guard:
         @functools.wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             self._hold(self._cloud.call_timeout_s + MARGIN_S)
+            return method(*args, **kwargs)
+
+        return call
+
+
+#: How often a call is repeated that failed at once; slower failures are timeouts.
+REPEATS, AT_ONCE = 3, timedelta(seconds=1)
+
+
+def repeated(cloud: Cloud, now: Callable[[], datetime]) -> Cloud:
+    """Wrap a cloud: a call that failed at once is repeated.
+
+    Only for steps whose every call may run twice.
+    """
+    return _GuardedCloud(cloud, _Repeater(cloud, now))
+
+
+class _Repeater(_Guard):
+    """Wraps a method of a port: the call is repeated after a transient failure."""
+
+    def __init__(self, cloud: Cloud, now: Callable[[], datetime]) -> None:
+        super().__init__(cloud, lambda _seconds: None)
+        self._now = now
+
+    def __call__(self, method: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(method)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for _ in range(REPEATS):
+                began = self._now()
+                try:
+                    return method(*args, **kwargs)
+                except DriverError as error:
+                    if not error.retryable or self._now() - began > AT_ONCE:
+                        raise
             return method(*args, **kwargs)
 
         return call
