@@ -67,6 +67,15 @@ _RUNNING = (
         a.held_until > sa.bindparam("now"),
     )
 )
+_WHOLE = (
+    sa.select(r.lease_id)
+    .join(leases_table, leases_table.c.id == r.lease_id)
+    .where(
+        leases_table.c.status == "ACTIVE",
+        r.missing_resources.is_(False),
+        r.resource_type.in_(sa.bindparam("kinds", expanding=True)),
+    )
+)
 _UNPREPARED = (
     sa.select(r.id, r.lease_id, leases_table.c.project_id, r.resource_type)
     .join(leases_table, leases_table.c.id == r.lease_id)
@@ -159,6 +168,16 @@ class RepairStore:
             frozenset(normalise(row.service_host) for row in rows if row.service_host not in held)
             | {normalise(kept) for some in members.values() for kept in some if kept in resting},
         )
+
+    def running(self, kinds: Collection[str]) -> Sequence[Lease]:
+        """Return running leases with no work under way and a reservation of these resource types.
+
+        Leases that miss resources are left out.
+        """
+        with self._db.read() as conn:
+            busy = set(conn.execute(_UNDER_WAY, {"now": self._db.now(conn)}).scalars())
+            ids = set(conn.execute(_WHOLE, {"kinds": list(kinds)}).scalars()) - busy
+            return [lease for some in portions(sorted(ids)) for lease in _leases(conn, some)]
 
     def note(self, subject: str, sentence: str) -> None:
         """Write a sentence to the audit log that belongs to no other change."""

@@ -242,8 +242,9 @@ AGAIN_S, OFF_S = 5.0, 60.0
 #: Repairs in a run.
 MOST = 100
 
-#: Kinds of difference: a host is missing, a host is too many, the metadata differ.
-LACKS, HAS, SAYS = "lacks", "has", "says"
+#: Kinds of difference: a host is missing, a host is too many, the metadata differ; another
+#: object of a reservation is gone.
+LACKS, HAS, SAYS, GONE = "lacks", "has", "says", "gone"
 
 
 class Settings(Protocol):
@@ -258,12 +259,14 @@ class Difference:
 
     pool: str
     kind: str
-    host: str = ""
+    host: str = ""  # or the name of the object that is gone
     lease_id: str = ""  # the lease of the pool; empty: a common pool
 
     def __str__(self) -> str:
         if self.kind == SAYS:
             return f"the metadata of pool {self.pool} differs"
+        if self.kind == GONE:
+            return f"{self.host} of reservation {self.pool} is gone"
         return f"pool {self.pool} {self.kind} {self.host}"
 
 
@@ -317,13 +320,14 @@ class Reconcile:
         """Compare, and repair the differences found twice; always ends with NotYet."""
         if not self._settings.reconcile_s:
             raise NotYet("no comparison of pools: [reservation] reconcile_s is 0", OFF_S)
-        cloud = self._context.effects(run).cloud
+        effects = self._context.effects(run)
+        cloud = effects.cloud
         # Read the cloud first: a later change in the database makes a difference now, but not
         # twice.
         pools = cloud.pools.list()
         filled = [pool.name for pool in pools if pool.hosts]
         rightful = self._context.ledger.rightful(self._kinds(), filled)
-        now = differences(pools, rightful, self._context.freepool)
+        now = differences(pools, rightful, self._context.freepool) | self._gone(effects)
         sure, self._previous = now & self._previous, now
         owners = {name: pool.project_id for name, pool in rightful.reservations.items()}
         # Differences that could not be repaired last time come last; the rest waits for the
@@ -343,6 +347,19 @@ class Reconcile:
             else "all pools match the database"
         )
         raise NotYet(sentence, self._settings.reconcile_s)
+
+    def _gone(self, effects: EffectContext) -> frozenset[Difference]:
+        """Find what was deleted in the cloud; the lease restores the object, or sets a flag."""
+        polled = {name: r for name, r in self._context.resources.items() if r.polled}
+        leases = self._context.ledger.running([*polled])
+        whose = {r.id: lease.id for lease in leases for r in lease.reservations}
+        found: set[Difference] = set()
+        for name, resource in polled.items():
+            mine = [r for lease in leases for r in lease.reservations if r.resource_type == name]
+            if whole := [r for r in mine if not r.missing_resources]:
+                lost = resource.gone(effects, whole)
+                found |= {Difference(id_, GONE, lost[id_], whose[id_]) for id_ in lost}
+        return frozenset(found)
 
     def _kinds(self) -> list[str]:
         return [name for name, resource in self._context.resources.items() if resource.pooled]
@@ -409,6 +426,8 @@ class Reconcile:
         """Log and record each difference once, for as long as the difference lasts."""
         for difference in sorted(sure - self._reported):
             how = "not repaired: check the pool" if difference in left else "repaired"
+            if difference.kind == GONE:
+                how = "the lease restores it, or misses resources"
             LOG.warning("%s: %s", difference, how)
             self._context.ledger.note(
                 difference.lease_id or f"pool:{difference.pool}", f"{difference}: {how}"

@@ -205,6 +205,7 @@ class Effect:
 class Resource(Protocol):
     type: str
     arranges: bool  # whether `arrange` does anything
+    polled: bool  # whether `gone` does anything
     pooled: bool  # whether, while active, the pool of its id contains exactly its hosts
 
     # Decisions.
@@ -271,12 +272,19 @@ class Resource(Protocol):
         """Give everything back; NotYet while the cloud is still busy."""
         ...
 
+    def gone(
+        self, effects: EffectContext, reservations: Sequence[Reservation]
+    ) -> Mapping[str, str]:
+        """Name what was deleted in the cloud, by id of the running reservation."""
+        ...
+
 
 class BaseResource:
     """A resource type without behaviour: the base class for others."""
 
     type = ""
     arranges = False
+    polled = False
     pooled = False
 
     def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -322,6 +330,11 @@ class BaseResource:
 
     def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect("nothing to give back")
+
+    def gone(
+        self, effects: EffectContext, reservations: Sequence[Reservation]
+    ) -> Mapping[str, str]:
+        return {}
 
 
 #: Starts that `by_trying` plans.

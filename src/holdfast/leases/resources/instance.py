@@ -270,6 +270,7 @@ _HOW = {True: How.TOGETHER, False: How.APART, None: How.ANYWHERE}
 class SlotsResource(BaseResource):
     """The base of both slot types; a subclass defines the slot and the flavor of its servers."""
 
+    polled = True
     pooled = True
     keys: frozenset[str] = frozenset()  # permitted fields, beside WHERE
 
@@ -380,6 +381,15 @@ class SlotsResource(BaseResource):
     def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         with self._locks.to_end():
             return self._end(_patient(effects), lease, reservation)
+
+    def gone(
+        self, effects: EffectContext, reservations: Sequence[Reservation]
+    ) -> Mapping[str, str]:
+        groups = {r.id: group for r in reservations if (group := r.made.get("server_group_id"))}
+        there = {group.id for group in effects.cloud.slots.groups()} if groups else set()
+        lost = {name: f"server group {id_}" for name, id_ in groups.items() if id_ not in there}
+        flavors = {flavor.id for flavor in effects.cloud.flavors.list()}
+        return lost | {r.id: f"flavor {r.id}" for r in reservations if r.id not in flavors}
 
     def _end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         """End the reservation; look first, because any object may be missing."""

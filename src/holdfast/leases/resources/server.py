@@ -268,6 +268,7 @@ _REST_S = 600.0
 class ServerResource(BaseResource):
     type = "virtual:server"
     arranges = True
+    polled = True
 
     # Decisions.
 
@@ -418,6 +419,15 @@ class ServerResource(BaseResource):
 
     def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect(end(effects, lease, reservation))
+
+    def gone(
+        self, effects: EffectContext, reservations: Sequence[Reservation]
+    ) -> Mapping[str, str]:
+        projects = {reservation.spec["server_project_id"] for reservation in reservations}
+        servers = effects.cloud.servers
+        there = {server.id for name in projects for server in servers.list(project_id=name)}
+        ids = {reservation.id: reservation.spec["server_id"] for reservation in reservations}
+        return {name: f"server {id_}" for name, id_ in ids.items() if id_ not in there}
 
 
 def resource_key(spec: Mapping[str, Any]) -> str:
