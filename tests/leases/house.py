@@ -127,7 +127,17 @@ class Points:
         return f"{self.how} at point {self.at}: {trail}"
 
 
-_LOOKS = {"find", "list", "show", "images", "inventory", "groups", "migrations", "subnets"}
+_LOOKS = {
+    "check_role",
+    "find",
+    "list",
+    "show",
+    "images",
+    "inventory",
+    "groups",
+    "migrations",
+    "subnets",
+}
 
 
 class _Watched:

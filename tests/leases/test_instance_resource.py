@@ -425,6 +425,20 @@ def test_a_host_added_by_a_crashed_manager_leaves_before_the_start(
     assert ground.totals(mine) == {"cmp-1": 2}
 
 
+@pytest.mark.parametrize("affinity", [True, False])
+def test_an_affinity_without_a_role_in_the_project_is_refused_at_once(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, affinity: bool
+) -> None:
+    def refuse(project_id: str) -> None:
+        raise Conflict(f"affinity: openstack role add --project {project_id} member")
+
+    monkeypatch.setattr(ground.house.m.cloud.slots, "check_role", refuse)
+    with pytest.raises(Conflict, match="role add --project alpha"):
+        ground.lease(2, affinity)
+    assert not ground.house.m.store.ledger.with_events()
+    ground.lease(2)
+
+
 def test_a_pending_reservation_may_give_up_affinity(ground: Ground) -> None:
     lease_id = ground.lease(2, True)
     ground.house.run(minutes=4.5)

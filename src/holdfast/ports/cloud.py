@@ -455,6 +455,10 @@ class Slots(Protocol):
         """
         ...
 
+    def check_role(self, project_id: str) -> None:
+        """Raise Conflict unless server groups can be created in the project."""
+        ...
+
     def groups(self) -> Sequence[ServerGroup]:
         """Return the server groups of all projects."""
         ...

@@ -197,6 +197,9 @@ class NoSlots:
     def create_group(self, name: str, policy: str, project_id: str) -> ServerGroup:
         _nothing_to_reserve()
 
+    def check_role(self, project_id: str) -> None:
+        _nothing_to_reserve()
+
     def groups(self) -> Sequence[ServerGroup]:
         return []
 

@@ -304,6 +304,9 @@ class SimSlots:
             )
             return group
 
+    def check_role(self, project_id: str) -> None:
+        """Do nothing: the simulated cloud has no roles."""
+
     def groups(self) -> Sequence[ServerGroup]:
         with self._wire.read("slots.groups") as world:
             rows = world.all("SELECT * FROM server_groups ORDER BY name")

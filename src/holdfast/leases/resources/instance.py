@@ -290,6 +290,11 @@ class SlotsResource(BaseResource):
     def properties(self, spec: Mapping[str, Any]) -> frozenset[str]:
         return properties(self.slot(spec).where)
 
+    def resolve(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
+        if spec["affinity"] is not None:  # refused now rather than at the start
+            cloud.slots.check_role(caller.project_id)
+        return dict(spec)
+
     def plan(
         self, wish: Wish, snapshot: CapacitySnapshot, ledger: Ledger
     ) -> tuple[Allocation, ...]:
@@ -731,6 +736,7 @@ class FlavorResource(SlotsResource):
         }
 
     def resolve(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
+        spec = super().resolve(spec, cloud, caller)
         flavor = _visible(cloud, spec["flavor_id"], caller)
         _check(flavor)
         extra_specs = {
