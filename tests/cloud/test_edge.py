@@ -314,6 +314,14 @@ def test_a_project_in_which_our_user_has_no_role_is_refused_with_the_command_tha
     assert away.value.retryable
 
 
+def test_projects_in_which_our_user_has_no_role_are_named(stub: Stub, edge: Edge) -> None:
+    project = {name: {"id": name, "name": name, "enabled": name != "off"} for name in "abc"}
+    off = {"id": "off", "name": "off", "enabled": False}
+    stub.acts["GET /v3/auth/projects"] = saying(200, {"projects": [project["b"]]})
+    stub.acts["GET /v3/projects"] = saying(200, {"projects": [*project.values(), off]})
+    assert NovaSlots(edge, Directory()).without_role() == ["a", "c"]
+
+
 def test_a_missing_ca_file_is_a_retryable_error(stub: Stub, tmp_path: Path) -> None:
     url, file = f"https://127.0.0.1:{stub.server_port}/v3", str(tmp_path / "ca.pem")
     made = Edge(config(tmp_path, stub.server_port, timeout_s=1.0, auth_url=url, cafile=file))

@@ -137,6 +137,7 @@ _LOOKS = {
     "groups",
     "migrations",
     "subnets",
+    "without_role",
 }
 
 

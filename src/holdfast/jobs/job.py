@@ -285,6 +285,7 @@ class _GuardedSlots:
         self.drop_class = guard(slots.drop_class)
         self.create_group = guard(slots.create_group)
         self.check_role = guard(slots.check_role)
+        self.without_role = guard(slots.without_role)
         self.groups = guard(slots.groups)
         self.delete_group = guard(slots.delete_group)
 

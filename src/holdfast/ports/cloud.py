@@ -459,6 +459,10 @@ class Slots(Protocol):
         """Raise Conflict unless server groups can be created in the project."""
         ...
 
+    def without_role(self) -> Sequence[str]:
+        """Return the names of the projects in which no server groups can be created."""
+        ...
+
     def groups(self) -> Sequence[ServerGroup]:
         """Return the server groups of all projects."""
         ...

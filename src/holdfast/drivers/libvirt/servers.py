@@ -200,6 +200,9 @@ class NoSlots:
     def check_role(self, project_id: str) -> None:
         _nothing_to_reserve()
 
+    def without_role(self) -> Sequence[str]:
+        return []
+
     def groups(self) -> Sequence[ServerGroup]:
         return []
 

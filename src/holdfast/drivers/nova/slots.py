@@ -172,6 +172,16 @@ class NovaSlots:
                     raise
                 raise Conflict(f"affinity: {refused.message}") from refused
 
+    def without_role(self) -> Sequence[str]:
+        with self._edge.call("slots.without_role") as cloud:
+            keystone = cloud.session.get_endpoint(interface=AUTH_INTERFACE)
+            ours, all_ = (
+                answer(cloud.session.get(f"{keystone}/{path}", raise_exc=False))["projects"]
+                for path in ("auth/projects", "projects")
+            )
+            ids = {project["id"] for project in ours}
+            return sorted(p["name"] for p in all_ if p["id"] not in ids and p.get("enabled", True))
+
     def groups(self) -> Sequence[ServerGroup]:
         with self._edge.call("slots.groups") as cloud:
             return everywhere(cloud)

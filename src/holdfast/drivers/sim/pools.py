@@ -307,6 +307,9 @@ class SimSlots:
     def check_role(self, project_id: str) -> None:
         """Do nothing: the simulated cloud has no roles."""
 
+    def without_role(self) -> Sequence[str]:
+        return []
+
     def groups(self) -> Sequence[ServerGroup]:
         with self._wire.read("slots.groups") as world:
             rows = world.all("SELECT * FROM server_groups ORDER BY name")
