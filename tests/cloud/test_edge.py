@@ -29,6 +29,7 @@ from holdfast.drivers.nova.directory import Directory
 from holdfast.drivers.nova.pools import Fanout
 from holdfast.drivers.nova.servers import NovaMoves
 from holdfast.drivers.nova.session import Edge, answer, pages, supports
+from holdfast.drivers.nova.slots import NovaSlots
 from holdfast.model.errors import Conflict, DriverError, HoldfastError, NotFound
 from holdfast.runtime import http
 from holdfast.runtime.clock import SystemClock
@@ -298,6 +299,30 @@ def test_a_404_of_keystone_is_a_retryable_error_and_not_a_missing_object(
     made.close()
     assert isinstance(error, DriverError)
     assert error.retryable
+
+
+def test_a_project_in_which_our_user_has_no_role_is_refused_with_the_command_that_cures_it(
+    stub: Stub, edge: Edge
+) -> None:
+    slots = NovaSlots(edge, Directory())
+    stub.acts["POST /v3/auth/tokens"] = saying(401, {"error": {"message": "no role"}})
+    with pytest.raises(Conflict, match=r"openstack role add --user \S+ --project alpha member"):
+        slots.check_role("alpha")
+    with pytest.raises(DriverError, match="role") as refused:  # not: the name is taken
+        slots.create_group("group", "affinity", "alpha")
+    assert not refused.value.retryable
+    stub.acts["POST /v3/auth/tokens"] = saying(503, {"error": {"message": "away"}})
+    with pytest.raises(DriverError) as away:
+        slots.check_role("alpha")
+    assert away.value.retryable
+
+
+def test_projects_in_which_our_user_has_no_role_are_named(stub: Stub, edge: Edge) -> None:
+    project = {name: {"id": name, "name": name, "enabled": name != "off"} for name in "abc"}
+    off = {"id": "off", "name": "off", "enabled": False}
+    stub.acts["GET /v3/auth/projects"] = saying(200, {"projects": [project["b"]]})
+    stub.acts["GET /v3/projects"] = saying(200, {"projects": [*project.values(), off]})
+    assert NovaSlots(edge, Directory()).without_role() == ["a", "c"]
 
 
 def test_a_missing_ca_file_is_a_retryable_error(stub: Stub, tmp_path: Path) -> None:

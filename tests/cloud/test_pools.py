@@ -50,6 +50,20 @@ def test_metadata_is_replaced_not_merged(world: World) -> None:
     assert found.metadata == {}
 
 
+def test_a_pool_gets_another_name_unless_the_name_is_taken(world: World) -> None:
+    pools, old, new = world.cloud.pools, world.name("pool"), world.name("pool")
+    pool = pools.create(old, {"a": "1"})
+    for _ in range(2):
+        pools.rename(pool.id, new)
+        found = pools.find(new)
+        assert found is not None
+        assert (found.id, found.metadata) == (pool.id, {"a": "1"})
+        assert pools.find(old) is None
+    other = pools.create(old, {})
+    with pytest.raises(Conflict):
+        pools.rename(other.id, new)
+
+
 def test_a_pool_has_no_zone(world: World) -> None:
     pool = world.cloud.pools.create(world.name("pool"), {})
     with pytest.raises(InvalidInput):
@@ -68,6 +82,7 @@ def test_an_unknown_host_or_pool_is_not_found(world: World) -> None:
         lambda: pools.add_host("x", host),
         lambda: pools.set_metadata("999999", {}),
         lambda: pools.set_metadata("x", {}),
+        lambda: pools.rename("999999", world.name("pool")),
     ]
     for attempt in tries:
         with pytest.raises(NotFound):

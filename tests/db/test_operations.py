@@ -79,6 +79,23 @@ def test_an_expired_claim_is_taken_over_and_the_old_owner_is_refused(store: Stor
     assert store.operations.by_key("w").sentence == "done by the second"
 
 
+def test_work_that_waits_for_a_cancelled_claim_begins_when_its_manager_lets_go(
+    store: Store,
+) -> None:
+    now = store.database.now()
+    add(store, work("start", now, "lease"))
+    (start,) = store.operations.claim_due("a", 1, TTL, KINDS)
+    with store.database.write() as conn:
+        more = Work(cancel=frozenset(KINDS), put=(work("delete", now, "lease", 5),))
+        apply_work(conn, "lease", more, store.database.now(conn))
+    assert store.operations.claim_due("b", 1, TTL, KINDS) == []
+    store.operations.release(claim(start))
+    (delete,) = store.operations.claim_due("b", 1, TTL, KINDS)
+    assert delete.id == "delete"
+    store.operations.release(claim(start))  # nothing is left to release
+    assert store.operations.by_key("delete").claim_until == delete.claim_until
+
+
 def test_work_of_one_subject_runs_in_order(store: Store) -> None:
     now = store.database.now()
     add(store, work("end", now, "lease", 30), work("start", now, "lease", 10))

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast.model.errors import ClaimLost
-from holdfast.model.lease import BEFORE_END, END, SEQUENCE, START
+from holdfast.model.lease import BEFORE_END, DELETE, END, SEQUENCE, START
 from holdfast.model.operation import Claim, Operation
 from holdfast.ports.ledger import Operations, Work
 from tests.jobs.conftest import TTL, Shop
@@ -217,3 +217,25 @@ def test_many_managers_at_once_claim_every_row_once(shop: Shop) -> None:
     with ThreadPoolExecutor(4) as pool:
         claimed = Counter(key for part in pool.map(take, "abcd") for key in part)
     assert claimed == Counter(keys)
+
+
+def test_a_manager_that_lets_cancelled_work_go_ends_the_wait_for_it(shop: Shop) -> None:
+    key = shop.add(START, subject="lease")
+    _, mine = claim(shop)
+    delete = Operation("d", DELETE, "lease", "delete/lease", shop.clock.now(), shop.clock.now())
+    shop.apply("lease", Work(cancel=frozenset({START}), put=(delete,)))
+    assert shop.get("delete/lease").next_try_at == shop.clock.now() + TTL
+    shop.operations.release(mine)
+    assert claim(shop, "m2")[0].kind == DELETE
+    assert shop.get(key).status == "cancelled"
+
+
+def test_only_a_claim_that_was_lost_to_a_request_is_released(shop: Shop) -> None:
+    shop.add()
+    _, mine = claim(shop)
+    shop.operations.release(mine)
+    assert shop.operations.claim_due("m2", 10, TTL, KINDS) == []
+    shop.clock.advance(TTL.total_seconds())
+    claim(shop, "m2")
+    shop.operations.release(mine)
+    assert shop.operations.claim_due("m3", 10, TTL, KINDS) == []

@@ -247,9 +247,10 @@ def test_a_failure_after_the_claim_was_lost_is_nobodys_business(shop: Shop) -> N
     assert (shop.get(key).owner, shop.get(key).attempts, toy.failures) == ("rival", 0, [])
 
 
-def test_hold_renews_the_claim_only_when_needed(
+def test_hold_renews_the_claim_when_needed_and_once_a_second(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Once a second, so that a manager notices soon that its work was cancelled."""
     shop.add()
     renewed: list[float] = []
     renew = shop.operations.renew
@@ -263,11 +264,12 @@ def test_hold_renews_the_claim_only_when_needed(
     def step(run: Run) -> str:
         for _ in range(6):
             run.hold(11.0)
-            shop.clock.advance(10)
+            shop.clock.advance(0.4)
+        run.hold(29.9)
         return "held"
 
     shop.turn(Toy("toy", {"a": step}))
-    assert renewed == [20.0, 40.0]
+    assert renewed == pytest.approx([1.2, 2.4])
     assert shop.ended[-1].status == "done"
 
 

@@ -89,7 +89,8 @@ def test_a_reserved_host_serves_its_owner_for_the_time_of_the_lease(
     owner.leases.update(lease["id"], end_date="now")
     eventually(lambda: owner.leases.show(lease["id"])["status"] == "TERMINATED", every=0.3)
     assert site.is_gone(mine)
-    assert not site.pools().get(reservation)  # it goes when everybody has heard that it is shut
+    assert reservation not in site.pools()
+    assert not site.pools().get(names.CLOSED_POOL + reservation)  # until all know that it is shut
     assert site.pools()[names.FREEPOOL] >= set(site.hosts)
     assert not any(site.is_gone(one) for one in (early, *servers))  # nobody else's
     assert site.outcome(site.boot("red", reservation)) == REFUSED  # too late

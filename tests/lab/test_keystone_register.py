@@ -148,11 +148,12 @@ def test_the_service_user_is_made_once_and_a_password_is_never_changed(
     words = (*words, "--service-password-file", str(secret))
     first = register(*words)
     assert first.code == 0, first.err
-    assert first.lines[-4:] == [
+    assert first.lines[-5:] == [
         "project service: as it should be",
         f"user {USER}: created",
         f"role admin for {USER} in project service: granted",
         f"role service for {USER} in project service: granted",
+        f"role member for {USER} in all projects of domain Default: granted",
     ]
     again = register(*words)
     assert again.code == 0

@@ -127,7 +127,18 @@ class Points:
         return f"{self.how} at point {self.at}: {trail}"
 
 
-_LOOKS = {"find", "list", "show", "images", "inventory", "groups", "migrations", "subnets"}
+_LOOKS = {
+    "check_role",
+    "find",
+    "list",
+    "show",
+    "images",
+    "inventory",
+    "groups",
+    "migrations",
+    "subnets",
+    "without_role",
+}
 
 
 class _Watched:

@@ -25,6 +25,7 @@ from tests.simclock import EPOCH
 LEASE = "11111111-1111-4111-8111-111111111111"
 START, END = EPOCH + timedelta(minutes=10), EPOCH + timedelta(minutes=130)
 LATER = END + timedelta(minutes=20)
+NEXT_DAY = EPOCH + timedelta(days=1)
 HOSTS = ("cmp-1", "cmp-2", "cmp-3")
 NETWORK = "0e7a0000-0000-4000-8000-000000000001"
 Act = Callable[[House], None]
@@ -244,6 +245,12 @@ STORIES = (
     Story("withdraw", [add_one, enrol_one], [withdraw_one, a_moment], None),
     *(story for name, kind in KINDS.items() for story in _of(name, kind) if name != "flavor"),
     *(story for name in ("host", "instance") for story in _repaired(name)),
+    Story(
+        "instance-defer",
+        [KINDS["instance"].ground, book(KINDS["instance"]), until_prepared],
+        [change(KINDS["instance"], start=NEXT_DAY, end=NEXT_DAY + timedelta(hours=1)), a_moment],
+        "PENDING",
+    ),
     # but for its beginning it is the same as slots of so many vCPUs
     *(one for one in _of("flavor", KINDS["flavor"]) if one.name in ("flavor-start", "flavor-end")),
 )

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A lease can be deleted in every state, and nothing of it stays."""
 
+import functools
+from collections.abc import Callable
+from itertools import count
+
 import pytest
 
 from holdfast.model.errors import Conflict, DriverError, NotFound
-from tests.leases.house import CLAIM_S, House, Killed, Points
+from holdfast.model.lease import NewLease, NewReservation
+from tests.leases.house import ANN, CLAIM_S, House, Killed, Points
+from tests.leases.stories import KINDS
 
 
 def check_gone(house: House, lease_id: str) -> None:
@@ -135,6 +141,41 @@ def test_a_delete_waits_for_the_calls_of_a_start_that_may_still_be_on_their_way(
     assert house.status(lease_id) == "DELETING"
     house.run(seconds=10)
     check_gone(house, lease_id)
+
+
+class Meanwhile(Points):
+    """At one of a manager's points something else happens, and the manager goes on."""
+
+    act: Callable[[], None]
+
+    def _reach(self, what: str) -> None:
+        self.passed.append(what)
+        if len(self.passed) == self.at:
+            self.act()
+
+
+@pytest.mark.parametrize("kind", ["host", "instance"])
+def test_a_delete_at_any_moment_of_a_start_is_complete_within_five_seconds(
+    house: House, kind: str
+) -> None:
+    """The manager at work is alive: it notices that its work was cancelled, and lets go."""
+    KINDS[kind].ground(house)
+    for at in count(1):
+        client, points, start = house.m, Meanwhile(at=at, how="lose"), house.at(5)
+        asked = (NewReservation(KINDS[kind].type, KINDS[kind].spec(house)),)
+        wanted = NewLease(house.new_id(), "lab", start, house.at(100), None, asked)
+        client.commands.create_lease(ANN, wanted)
+        points.act = functools.partial(client.commands.delete_lease, ANN, wanted.id)
+        house.manager(points).run(start)
+        if len(points.passed) < at:
+            break
+        house.run(seconds=5)
+        with pytest.raises(NotFound):
+            house.lease(wanted.id)
+        assert house.pools().keys() == {"freepool"}, points.where
+    assert house.status(wanted.id) == "ACTIVE"
+    assert at > 9
+    house.check_pools()
 
 
 def test_a_delete_after_an_update_still_waits_for_the_call_on_its_way(house: House) -> None:

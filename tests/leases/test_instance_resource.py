@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.jobs.job import NotYet
+from holdfast.jobs.job import NotYet, never_ending
 from holdfast.leases import aggregates as telling
+from holdfast.leases.aggregates import RECONCILE
 from holdfast.leases.resources import instance
 from holdfast.leases.resources.instance import InstanceResource, resource_class
 from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound
@@ -376,6 +377,37 @@ def test_a_reservation_changed_after_prepare_starts_with_the_new_spec(
     assert ground.gone(mine)
 
 
+def test_prepared_slots_that_are_deferred_leave_their_hosts_at_once(ground: Ground) -> None:
+    house = ground.house
+    lease_id = ground.lease(2)
+    house.run(minutes=4.5)
+    mine = ground.reservation(lease_id).id
+    assert house.pools()[mine] == {"cmp-1"}
+    week = 7 * 24 * 60
+    house.update(lease_id, start=house.at(week), end=house.at(week + 60))
+    house.run(seconds=1)
+    assert house.pools()[mine] == set()
+    assert ground.totals(mine) == {}
+    house.run(minutes=week)
+    assert house.status(lease_id) == "ACTIVE"
+    assert house.pools()[mine] == {"cmp-1"}
+    assert ground.totals(mine) == {"cmp-1": 2}
+
+
+def test_the_comparison_of_pools_finds_hosts_of_slots_that_were_deferred(ground: Ground) -> None:
+    """As a call leaves them that took effect after its timeout; one of the hosts has a server."""
+    house, cloud = ground.house, ground.house.m.cloud
+    lease_id = ground.lease(2, minutes=(7 * 1440, 8 * 1440))
+    mine = ground.reservation(lease_id).id
+    pool = cloud.pools.create(mine, {SLOTS: mine, OWNER: "alpha"})
+    for host in ("cmp-1", "cmp-2"):
+        cloud.pools.add_host(pool.id, host)
+    house.boot("of-others", "cmp-2")
+    house.m.store.operations.ensure(never_ending(RECONCILE, house.clock.now()))
+    house.run(minutes=1)
+    assert house.pools()[mine] == set()
+
+
 def test_a_host_added_by_a_crashed_manager_leaves_before_the_start(
     ground: Ground,
 ) -> None:
@@ -391,6 +423,20 @@ def test_a_host_added_by_a_crashed_manager_leaves_before_the_start(
     assert house.status(lease_id) == "ACTIVE"
     assert house.pools()[mine] == {"cmp-1"}
     assert ground.totals(mine) == {"cmp-1": 2}
+
+
+@pytest.mark.parametrize("affinity", [True, False])
+def test_an_affinity_without_a_role_in_the_project_is_refused_at_once(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, affinity: bool
+) -> None:
+    def refuse(project_id: str) -> None:
+        raise Conflict(f"affinity: openstack role add --project {project_id} member")
+
+    monkeypatch.setattr(ground.house.m.cloud.slots, "check_role", refuse)
+    with pytest.raises(Conflict, match="role add --project alpha"):
+        ground.lease(2, affinity)
+    assert not ground.house.m.store.ledger.with_events()
+    ground.lease(2)
 
 
 def test_a_pending_reservation_may_give_up_affinity(ground: Ground) -> None:
@@ -475,6 +521,28 @@ def test_a_deleted_flavor_is_created_again(ground: Ground) -> None:
 
 
 # one after the other
+
+
+def test_slots_start_and_end_within_a_minute_where_half_of_the_calls_fail(
+    ground: Ground,
+) -> None:
+    """A large reservation too: what was made by a failed attempt is not made once more."""
+    house = ground.house
+    for number in range(30):
+        house.sim.add_host(f"big-{number}", vcpus=4)
+        house.m.commands.enrol_host(ADMIN, f"big-{number}", {})
+    leases = [ground.lease(amount, False, (5, 60)) for amount in (1, 2, 3, 30)]
+    house.sim.change(failure_rate=0.3, lost_reply_rate=0.2)
+    leases += [ground.lease(amount, False, (None, 65)) for amount in (1, 2, 3, 25)]
+    house.run(minutes=1)
+    assert [house.status(lease_id) for lease_id in leases] == ["PENDING"] * 4 + ["ACTIVE"] * 4
+    house.run(minutes=5)
+    assert {house.status(lease_id) for lease_id in leases} == {"ACTIVE"}
+    assert len(house.effects("slots.create_group")) == len(leases)
+    house.run(minutes=62)
+    assert {house.status(lease_id) for lease_id in leases} == {"TERMINATED"}
+    house.sim.change(failure_rate=0.0, lost_reply_rate=0.0)
+    assert all(ground.gone(ground.reservation(lease_id).id) for lease_id in leases)
 
 
 def test_a_single_writer_works_on_a_host_and_late_writers_retry_later(

@@ -8,8 +8,10 @@ import pytest
 from holdfast.drivers.sim.pools import SimPools
 from holdfast.model.errors import Conflict, DriverError, InvalidInput, NotEnoughHosts, NotFound
 from holdfast.model.lease import NewLease, NewReservation
+from holdfast.nova.names import CLOSED, CLOSED_POOL, OPEN
 from holdfast.ports.cloud import Flavor
 from tests.leases.house import ADMIN, ANN, BOB, House
+from tests.leases.stories import KINDS
 
 DONE, UNDONE, RUNS = "DONE", "UNDONE", "IN_PROGRESS"
 
@@ -395,9 +397,10 @@ def test_pools_are_resynced_after_a_change_and_an_ended_pool_is_deleted_last(
         told.clear()
         house.run(until=changed)
         house.run(seconds=49)
-        assert reservation.id in house.all_pools()
+        (name,) = [name for name in house.all_pools() if reservation.id in name]
         house.run(seconds=11)
-        assert sorted(told) == [(s, n) for s in (5, 20, 50) for n in (reservation.id, "freepool")]
+        expected = [(s, n) for s in (5, 20, 50) for n in (name, "freepool")]
+        assert sorted(told) == sorted(expected)
     assert house.status(lease_id) == "TERMINATED"
     assert house.all_pools() == {"freepool": {"cmp-1"}, "holdfast": {"cmp-1"}}
 
@@ -413,7 +416,7 @@ def test_late_resyncs_keep_the_interval(house: House, monkeypatch: pytest.Monkey
     back = house.clock.now()
     told: list[float] = []
     pools = house.m.cloud.pools
-    (mine,) = [pool.id for pool in pools.list() if pool.name == reservation.id]
+    (mine,) = [pool.id for pool in pools.list() if reservation.id in pool.name]
     whole = pools.resync
 
     def tell(pool_id: str) -> None:
@@ -424,7 +427,7 @@ def test_late_resyncs_keep_the_interval(house: House, monkeypatch: pytest.Monkey
     monkeypatch.setattr(pools, "resync", tell)
     house.run(minutes=2)
     assert told == [0, 15, 45]
-    assert reservation.id not in house.all_pools()
+    assert not any(reservation.id in name for name in house.all_pools())
 
 
 def test_pools_are_resynced_without_an_audit_log(
@@ -466,6 +469,7 @@ def test_pools_that_always_fail_do_not_delay_other_pools(
 
     def tell(pool_id: str) -> None:
         (name,) = [pool.name for pool in pools.list() if pool.id == pool_id]
+        name = name.removeprefix(CLOSED_POOL)
         if name in broken:
             raise DriverError("cloud", f"pool {name} is stuck", retryable=True)
         told[name] = told.get(name, 0) + 1
@@ -480,7 +484,7 @@ def test_pools_that_always_fail_do_not_delay_other_pools(
     assert (chore.attempts, "is stuck" in chore.sentence) == (0, True)
     broken.clear()
     house.run(minutes=7)
-    assert not ids & house.all_pools().keys()
+    assert not ids & {name.removeprefix(CLOSED_POOL) for name in house.all_pools()}
 
 
 def test_the_telling_of_a_start_does_not_delete_the_pool_of_a_short_lease(house: House) -> None:
@@ -491,8 +495,34 @@ def test_the_telling_of_a_start_does_not_delete_the_pool_of_a_short_lease(house:
     house.run(seconds=30)
     house.delete(lease_id)
     house.run(seconds=45)
-    assert reservation.id in house.all_pools()  # its end was told for the last time only then
+    closed = f"{CLOSED_POOL}{reservation.id}"
+    assert closed in house.all_pools()  # its end was told for the last time only then
     house.run(seconds=10)
+    assert closed not in house.all_pools()
+
+
+@pytest.mark.parametrize("kind", ["host", "instance", "server"])
+def test_no_pool_has_the_name_of_a_reservation_whose_end_is_done(house: House, kind: str) -> None:
+    KINDS[kind].ground(house)
+    asked = (NewReservation(KINDS[kind].type, KINDS[kind].spec(house)),)
+    wanted = NewLease(house.new_id(), "lab", house.at(5), house.at(10), None, asked)
+    house.m.commands.create_lease(ANN, wanted)
+    house.run(minutes=6)
+    (reservation,) = house.lease(wanted.id).reservations
+    assert reservation.id in house.all_pools()
+    house.run(minutes=4, seconds=5)
+    assert house.events(wanted.id)["end_lease"] == "DONE"
+    assert reservation.id not in house.all_pools()
+    assert house.all_pools()[f"{CLOSED_POOL}{reservation.id}"] == set()
+
+
+def test_an_end_goes_on_when_a_second_pool_of_its_reservation_appears(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 10))
+    (reservation,) = house.lease(lease_id).reservations
+    house.m.cloud.pools.create(f"{CLOSED_POOL}{reservation.id}", {OPEN: CLOSED})
+    house.run(minutes=11)
+    assert house.status(lease_id) == "TERMINATED"
     assert reservation.id not in house.all_pools()
 
 

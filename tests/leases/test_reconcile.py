@@ -8,6 +8,7 @@ from holdfast.leases.aggregates import RECONCILE
 from holdfast.model.lease import NewLease, NewReservation
 from holdfast.nova.names import CLOSED, KEPT_POOL, OPEN, OWNER
 from tests.leases.house import ANN, House
+from tests.leases.stories import KINDS, NETWORK
 
 
 @pytest.fixture
@@ -136,3 +137,74 @@ def test_a_host_taken_out_of_a_pool_of_slots_comes_back(house: House) -> None:
     house.run(minutes=4)
     assert house.pools()[mine.id] == {"cmp-1"}
     assert told(house) == [f"pool {mine.id} lacks cmp-1: repaired"]
+
+
+def deleted_by_hand(house: House, kind: str, what: str) -> tuple[str, str]:
+    """A running lease, one of whose cloud objects is deleted; ids of lease and reservation."""
+    KINDS[kind].ground(house)
+    asked = (NewReservation(KINDS[kind].type, KINDS[kind].spec(house)),)
+    lease = NewLease(house.new_id(), "lab", house.at(2), house.at(600), None, asked)
+    house.m.commands.create_lease(ANN, lease)
+    house.run(minutes=4)
+    (reservation,) = house.lease(lease.id).reservations
+    cloud = house.m.cloud
+    if what == "flavor":
+        cloud.flavors.delete(reservation.id)
+    elif what == "group":
+        cloud.slots.delete_group(reservation.made["server_group_id"])
+    elif what == "address":
+        cloud.addresses.delete(cloud.addresses.list()[0].id)
+    else:
+        cloud.servers.delete(reservation.spec["server_id"])
+    house.m.store.operations.ensure(never_ending(RECONCILE, house.clock.now()))
+    house.run(minutes=1)
+    return lease.id, reservation.id
+
+
+def flags(house: House, lease_id: str) -> tuple[bool, bool]:
+    (reservation,) = house.lease(lease_id).reservations
+    return reservation.missing_resources, house.lease(lease_id).degraded
+
+
+@pytest.mark.parametrize("what", ["flavor", "group"])
+def test_a_deleted_flavor_or_server_group_of_slots_is_made_anew(house: House, what: str) -> None:
+    lease_id, mine = deleted_by_hand(house, "instance", what)
+    cloud = house.m.cloud
+    (group,) = cloud.slots.groups()
+    flavor = cloud.flavors.show(mine)
+    assert (flavor.projects, flavor.extra_specs["affinity_id"]) == (("alpha",), group.id)
+    (reservation,) = house.lease(lease_id).reservations
+    assert reservation.made["server_group_id"] == group.id
+    assert flags(house, lease_id) == (False, False)
+    assert len([line for line in house.sentences(lease_id) if "is gone" in line]) == 1
+
+
+def test_a_deleted_floating_ip_is_made_anew(house: House) -> None:
+    lease_id, mine = deleted_by_hand(house, "floatingip", "address")
+    there = [a for a in house.m.cloud.addresses.list() if f"reservation:{mine}" in a.tags]
+    assert {(a.address, a.project_id) for a in there} == {
+        ("192.0.2.11", "alpha"),
+        ("192.0.2.12", "alpha"),
+    }
+    assert flags(house, lease_id) == (False, False)
+
+
+def test_a_floating_ip_that_another_project_got_meanwhile_is_missing(house: House) -> None:
+    cloud, address = house.m.cloud, "192.0.2.11"
+    create = cloud.addresses.create
+
+    def taken(address_id: str) -> None:
+        type(cloud.addresses).delete(cloud.addresses, address_id)
+        create(NETWORK, address, "beta", ())
+
+    cloud.addresses.delete = taken
+    lease_id, _mine = deleted_by_hand(house, "floatingip", "address")
+    assert flags(house, lease_id) == (True, True)
+
+
+def test_a_deleted_leased_server_is_missing(house: House) -> None:
+    lease_id, _mine = deleted_by_hand(house, "server", "server")
+    assert flags(house, lease_id) == (True, True)
+    lines = house.sentences(lease_id)
+    house.run(minutes=10)
+    assert house.sentences(lease_id) == lines  # said once

@@ -198,6 +198,27 @@ def test_beyond_the_horizon_a_lease_waits_for_the_host_to_return(house: House) -
     assert house.held(lease_id) != [[host]]
 
 
+@pytest.mark.parametrize("repair", [True, False], ids=["held", "off"])
+def test_reservations_without_their_hosts_are_flagged_at_once_while_nothing_moves(
+    house: House, repair: bool
+) -> None:
+    house.settings.repair = repair
+    enrol(house, 5)
+    lease_id, later = house.create(minutes=(None, 120)), house.create(minutes=(3 * 1440, 4 * 1440))
+    house.run(seconds=1)
+    held = house.held(lease_id)
+    for name in sorted({held[0][0], *house.held(later)[0], "cmp-1", "cmp-2", "cmp-3"}):
+        house.stands(name, "down")
+    house.run(seconds=1)
+    assert house.held(lease_id) == held
+    assert flags(house, lease_id) == (True, False, True)
+    assert flags(house, later) == (False, False, False)
+    for name in house.hosts():
+        house.stands(name, "up")
+    house.run(seconds=1)
+    assert flags(house, lease_id) == (False, False, False)
+
+
 def test_a_mass_failure_waits_for_the_approval_of_an_operator(house: House) -> None:
     enrol(house, 5)
     lease_id = house.create(minutes=(60, 120))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recovery knows the reservations: servers of a reserved host stay inside their reservation."""
 
+from holdfast.model.lease import NewLease, NewReservation
+from tests.leases.house import ANN
 from tests.recovery.house import HealHouse
 
 
@@ -68,3 +70,39 @@ def test_servers_of_a_lease_of_two_hosts_move_to_its_kept_and_its_new_host(
     assert before[0] not in after
     assert {house.server(server)["host"] for server in servers} <= set(after)
     house.check_never_twice()
+
+
+def leased(house: HealHouse, *names: str) -> tuple[str, str, str]:
+    """A server whose lease runs on an enrolled host: id of server and lease, and its host."""
+    house.enrol(*names)
+    house.sim.add_host("elsewhere", memory_mb=2**20)  # what the scheduler would choose
+    house.segment(*names, "elsewhere")
+    server = house.sim.boot("web", "alpha", "elsewhere", 1, 512, 1).id
+    asked = (NewReservation("virtual:server", {"server_id": server}),)
+    lease = NewLease(house.new_id(), "web", house.at(5), house.at(600), None, asked)
+    house.m.commands.create_lease(ANN, lease)
+    house.run(minutes=6)
+    assert house.status(lease.id) == "ACTIVE"
+    return server, lease.id, str(house.server(server)["host"])
+
+
+def test_a_leased_server_follows_the_room_that_repair_gave_it(house: HealHouse) -> None:
+    server, lease_id, old = leased(house, "cmp-1", "cmp-2")
+    assert house.held(lease_id) == [[old]]
+    house.sim.fail_host(old)
+    report = house.report(old)
+    house.run(minutes=1)
+    (new,) = {"cmp-1", "cmp-2"} - {old}
+    assert house.held(lease_id) == [[new]]
+    assert (house.server(server)["host"], house.server(server)["status"]) == (new, "ACTIVE")
+    assert [move.dest_host for move in house.moves(report)] == [new]
+    house.check_never_twice()
+
+
+def test_a_leased_server_without_room_goes_to_any_host(house: HealHouse) -> None:
+    server, lease_id, old = leased(house, "cmp-1")
+    house.sim.fail_host(old)
+    house.report(old)
+    house.run(minutes=1)
+    assert house.lease(lease_id).degraded
+    assert house.server(server)["host"] == "elsewhere"

@@ -15,6 +15,7 @@ from holdfast.cli import ListCommand, arg
 from holdfast.cli.config import CONFIG
 from holdfast.cli.up import use_state
 from holdfast.client.errors import ClientError
+from holdfast.model.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.drivers.fence.device import Device
@@ -116,11 +117,20 @@ def _cloud(conf: cfg.ConfigOpts) -> Finding:
             return WARNING, "sim: the cloud is a simulated one; [cloud] driver names a real one"
     cloud = service.connect_cloud(conf, SystemClock())
     try:
-        hosts = cloud.hosts.list()
+        hosts, closed = cloud.hosts.list(), list[str]()
+        with contextlib.suppress(HoldfastError):  # only an administrator may list all projects
+            closed = [*cloud.slots.without_role()]
     finally:
         cloud.close()
     if not hosts:
         return WARNING, f"{conf.cloud.driver}: answers, but has no hosts"
+    if closed:
+        names = ", ".join(closed[:5])
+        return WARNING, (
+            f"{conf.cloud.driver}: {len(hosts)} hosts; our user has no role in"
+            f" {len(closed)} projects ({names}, …), where leases with an affinity are refused:"
+            " openstack role add --user USER --domain DOMAIN --inherited member"
+        )
     return OK, f"{conf.cloud.driver}: {len(hosts)} hosts"
 
 

@@ -266,6 +266,8 @@ def enter(kind: Kind, made: Plan, region: str, identity: Identity) -> None:
 #: admin: Nova requires it for aggregates, services, servers of all projects and evacuations.
 #: service: enough to validate tokens and to read Placement.
 ROLES = ("admin", "service")
+#: The role that Nova wants in a project for a server group there.
+MEMBER = "member"
 
 
 @dataclass(frozen=True)
@@ -300,7 +302,13 @@ def add(wanted: ServiceUser, identity: Identity) -> None:
         user, existed = _user(wanted, domain, identity), False
     else:
         identity.right(f"user {wanted.name}")
-    _grant(wanted, {role: by_name[role] for role in wanted.roles}, (user, project), identity)
+    roles = {role: by_name[role] for role in wanted.roles}
+    where = f"project {wanted.project}"
+    _grant((wanted.name, user), roles, (where, project and f"/projects/{project}", ""), identity)
+    if MEMBER in by_name:  # for server groups in the projects of owners
+        where = f"all projects of domain {wanted.domain}"
+        member, path = {MEMBER: by_name[MEMBER]}, f"/OS-INHERIT/domains/{domain}"
+        _grant((wanted.name, user), member, (where, path, "/inherited_to_projects"), identity)
     if existed and wanted.password and project:
         _check_password(wanted, domain, project, identity)
 
@@ -333,22 +341,23 @@ def _user(wanted: ServiceUser, domain: str, identity: Identity) -> str | None:
 
 
 def _grant(
-    wanted: ServiceUser,
+    user: tuple[str, str | None],
     roles: dict[str, str],
-    where: tuple[str | None, str | None],
+    where: tuple[str, str | None, str],
     identity: Identity,
 ) -> None:
-    user, project = where
-    path = f"/projects/{project}/users/{user}/roles"
+    """Grant missing roles; `where` is the place in words, its path, and the end of the path."""
+    (name, user_id), (place, at, tail) = user, where
+    path = f"{at}/users/{user_id}/roles"
     granted: set[str] = set()
-    if user and project:
-        granted = {each["id"] for each in identity.call("GET", path)["roles"]}
+    if user_id and at:
+        granted = {each["id"] for each in identity.call("GET", f"{path}{tail}")["roles"]}
     for role, role_id in roles.items():
-        subject = f"role {role} for {wanted.name} in project {wanted.project}"
+        subject = f"role {role} for {name} in {place}"
         if role_id in granted:
             identity.right(subject)
         else:
-            identity.write(subject, "granted", "PUT", f"{path}/{role_id}")
+            identity.write(subject, "granted", "PUT", f"{path}/{role_id}{tail}")
 
 
 def _check_password(wanted: ServiceUser, domain: str, project: str, identity: Identity) -> None:

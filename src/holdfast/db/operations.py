@@ -320,6 +320,27 @@ class OperationStore:
 
         self._db.retry(action, single=True)
 
+    def release(self, claim: Claim) -> None:
+        """End the wait for a cancelled or moved operation: its manager makes no more calls.
+
+        Only while the claim has not expired: later the operation may have another owner.
+        """
+
+        def action(conn: Connection) -> None:
+            now, lost = self._db.now(conn), o.id == claim.operation_id
+            lost &= sa.and_(o.epoch > claim.epoch, o.status != RUNNING, o.claim_until > now)
+            row = conn.execute(sa.select(o.subject, o.claim_until).where(lost)).first()
+            if row is None:
+                return
+            conn.execute(sa.select(o.id).where(o.subject == row.subject).with_for_update())
+            conn.execute(sa.update(operations).where(lost).values(claim_until=None))
+            waiting = sa.and_(o.subject == row.subject, o.is_open.is_(True), o.status != RUNNING)
+            waiting &= o.next_try_at == row.claim_until
+            first = busy_until(conn, row.subject, now) or now
+            conn.execute(sa.update(operations).where(waiting).values(next_try_at=first))
+
+        self._db.retry(action)
+
     def finish(self, claim: Claim, status: str, sentence: str) -> bool:
         """Close the operation as done or error; tell whether the subject's next is due."""
 

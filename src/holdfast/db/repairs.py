@@ -14,11 +14,11 @@ from holdfast.db.engine import Database
 from holdfast.db.host_rows import USABLE
 from holdfast.db.leases import lease_query
 from holdfast.db.operations import apply_work, reschedule_now
-from holdfast.db.tables import allocations, hosts, operations, pauses, reservations
+from holdfast.db.tables import allocations, hosts, operations, pauses, reservations, steps
 from holdfast.db.tables import leases as leases_table
 from holdfast.model.host import normalise
-from holdfast.model.lease import Lease
-from holdfast.model.operation import RUNNING, Operation
+from holdfast.model.lease import START, Lease
+from holdfast.model.operation import RUNNING, WAITING, Operation
 from holdfast.ports.ledger import Rightful, RightfulPool, Work
 
 a, h, o, r = allocations.c, hosts.c, operations.c, reservations.c
@@ -65,6 +65,27 @@ _RUNNING = (
         leases_table.c.status == "ACTIVE",
         a.held_from <= sa.bindparam("now"),
         a.held_until > sa.bindparam("now"),
+    )
+)
+_WHOLE = (
+    sa.select(r.lease_id)
+    .join(leases_table, leases_table.c.id == r.lease_id)
+    .where(
+        leases_table.c.status == "ACTIVE",
+        r.missing_resources.is_(False),
+        r.resource_type.in_(sa.bindparam("kinds", expanding=True)),
+    )
+)
+_UNPREPARED = (
+    sa.select(r.id, r.lease_id, leases_table.c.project_id, r.resource_type)
+    .join(leases_table, leases_table.c.id == r.lease_id)
+    .join(operations, o.subject == r.lease_id)
+    .where(
+        r.id.in_(sa.bindparam("names", expanding=True)),
+        leases_table.c.status == "PENDING",
+        o.kind == START,
+        o.status == WAITING,
+        ~sa.exists().where(steps.c.operation_id == o.id),
     )
 )
 #: Also after the end of the hold, until the host was returned.
@@ -117,8 +138,11 @@ class RepairStore:
             bound = {"host": host_id, "now": self._db.now(conn)}
             return {name: bool(whole) for name, whole in conn.execute(_HOLDERS, bound)}
 
-    def rightful(self, kinds: Collection[str]) -> Rightful:
-        """Return the expected aggregates, with reservations of these resource types only."""
+    def rightful(self, kinds: Collection[str], names: Collection[str] = ()) -> Rightful:
+        """Return the expected aggregates, with reservations of these resource types only.
+
+        Aggregates in `names` whose reservation is not prepared yet are expected to be empty.
+        """
         with self._db.read() as conn:
             bound = {"now": self._db.now(conn)}
             busy = set(conn.execute(_UNDER_WAY, bound).scalars())
@@ -128,6 +152,10 @@ class RepairStore:
                 if lease_id not in busy and kind in kinds:
                     whose[name] = lease_id, project
                     members.setdefault(name, set()).add(host)
+            for some in portions(sorted(names)):
+                for name, lease_id, project, kind in conn.execute(_UNPREPARED, {"names": some}):
+                    if lease_id not in busy and kind in kinds:
+                        whose[name], members[name] = (lease_id, project), set()
             held = set(conn.execute(_HELD_WHOLE, bound).scalars())
             rows = [row for row in conn.execute(_HOSTS) if f"host:{row.uuid}" not in busy]
         resting = {row.service_host for row in rows}
@@ -140,6 +168,16 @@ class RepairStore:
             frozenset(normalise(row.service_host) for row in rows if row.service_host not in held)
             | {normalise(kept) for some in members.values() for kept in some if kept in resting},
         )
+
+    def running(self, kinds: Collection[str]) -> Sequence[Lease]:
+        """Return running leases with no work under way and a reservation of these resource types.
+
+        Leases that miss resources are left out.
+        """
+        with self._db.read() as conn:
+            busy = set(conn.execute(_UNDER_WAY, {"now": self._db.now(conn)}).scalars())
+            ids = set(conn.execute(_WHOLE, {"kinds": list(kinds)}).scalars()) - busy
+            return [lease for some in portions(sorted(ids)) for lease in _leases(conn, some)]
 
     def note(self, subject: str, sentence: str) -> None:
         """Write a sentence to the audit log that belongs to no other change."""

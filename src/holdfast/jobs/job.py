@@ -10,9 +10,10 @@ import functools
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from holdfast.model.errors import DriverError
 from holdfast.model.operation import Claim, Operation
 from holdfast.ports.cloud import (
     Addresses,
@@ -136,6 +137,40 @@ class _Guard:
         return call
 
 
+#: How often a call is repeated that failed at once; slower failures are timeouts.
+REPEATS, AT_ONCE = 3, timedelta(seconds=1)
+
+
+def repeated(cloud: Cloud, now: Callable[[], datetime]) -> Cloud:
+    """Wrap a cloud: a call that failed at once is repeated.
+
+    Only for steps whose every call may run twice.
+    """
+    return _GuardedCloud(cloud, _Repeater(cloud, now))
+
+
+class _Repeater(_Guard):
+    """Wraps a method of a port: the call is repeated after a transient failure."""
+
+    def __init__(self, cloud: Cloud, now: Callable[[], datetime]) -> None:
+        super().__init__(cloud, lambda _seconds: None)
+        self._now = now
+
+    def __call__(self, method: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(method)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for _ in range(REPEATS):
+                began = self._now()
+                try:
+                    return method(*args, **kwargs)
+                except DriverError as error:
+                    if not error.retryable or self._now() - began > AT_ONCE:
+                        raise
+            return method(*args, **kwargs)
+
+        return call
+
+
 class _GuardedCloud:
     def __init__(self, cloud: Cloud, guard: _Guard) -> None:
         self.call_timeout_s = cloud.call_timeout_s
@@ -195,6 +230,7 @@ class _GuardedPools:
         self.resync = guard(pools.resync)
         self.add_host = guard(pools.add_host)
         self.remove_host = guard(pools.remove_host)
+        self.rename = guard(pools.rename)
         self.delete = guard(pools.delete)
 
 
@@ -248,6 +284,8 @@ class _GuardedSlots:
         self.set_inventory = guard(slots.set_inventory)
         self.drop_class = guard(slots.drop_class)
         self.create_group = guard(slots.create_group)
+        self.check_role = guard(slots.check_role)
+        self.without_role = guard(slots.without_role)
         self.groups = guard(slots.groups)
         self.delete_group = guard(slots.delete_group)
 

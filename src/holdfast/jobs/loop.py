@@ -7,6 +7,7 @@ when a worker is free or new work is announced. The poll interval bounds the sle
 that other processes wrote without waking this one.
 """
 
+import contextlib
 import logging
 import math
 import threading
@@ -30,6 +31,8 @@ from holdfast.runtime.threads import Worker
 
 
 LOG = logging.getLogger(__name__)
+#: A manager notices after this many seconds, before its next call, that its work was cancelled.
+NOTICE_S = 1.0
 
 
 class Patience(Protocol):
@@ -147,10 +150,14 @@ class _Attempt:
         self.wakes_loop = False  # wake the loop: a successor can run, or a new time was set
         self.sentence = ""
 
-    def hold(self, seconds: float) -> None:
-        """Renew the claim unless `seconds` or more are left."""
+    def hold(self, seconds: float, notice_s: float = NOTICE_S) -> None:
+        """Renew the claim unless `seconds` or more are left and the last renewal is recent.
+
+        A renewal also notices that the operation was cancelled: the delete of a lease waits.
+        """
         before = self.r._clock.monotonic()
-        if before + seconds <= self.sure_until:
+        age = before - (self.sure_until - self.r.ttl.total_seconds())
+        if before + seconds <= self.sure_until and age < notice_s:
             return
         self.r._operations.renew(self.claim, self.r.ttl)
         self.sure_until = before + self.r.ttl.total_seconds()
@@ -160,9 +167,10 @@ class _Attempt:
         lifetime."""
         half = self.r.ttl.total_seconds() / 2
         try:
-            self.hold(half)
+            self.hold(half, math.inf)  # no write for each operation of a burst
         except ClaimLost:
             LOG.info("%s waited too long for a worker: left to others", self.operation.key)
+            self._release()
             return False
         except Unavailable:
             return True  # the attempt itself waits for the database
@@ -176,6 +184,7 @@ class _Attempt:
                 return
             except ClaimLost as lost:
                 LOG.warning("%s", lost)
+                self._release()
                 return
             except Unavailable as away:
                 # The database is unreachable: keep the worker, and continue at the same step
@@ -263,6 +272,14 @@ class _Attempt:
         else:
             LOG.error("%s failed for good: %s", key, why)
         self._finish(ERROR, why)
+
+    def _release(self) -> None:
+        """Let waiting work of the subject begin: this attempt was cancelled and makes no calls."""
+        if self.r._clock.monotonic() >= self.sure_until:
+            return  # expired: the claim in the row may be another manager's
+        with contextlib.suppress(Unavailable, StaleWrite):  # then it begins at the claim's end
+            self.r._operations.release(self.claim)
+            self.wakes_loop = True
 
     def _in(self, seconds: float) -> datetime:
         return self.r._operations.now() + timedelta(seconds=seconds)

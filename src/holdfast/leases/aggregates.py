@@ -22,9 +22,9 @@ from holdfast.model.errors import (
     Unavailable,
 )
 from holdfast.model.host import normalise
-from holdfast.model.lease import APPLY, Reservation
+from holdfast.model.lease import APPLY, ARRANGE, Reservation
 from holdfast.model.operation import Operation
-from holdfast.nova.names import CLOSED, KEPT, KEPT_POOL, OPEN, OWNER
+from holdfast.nova.names import CLOSED, CLOSED_POOL, KEPT, KEPT_POOL, OPEN, OWNER
 from holdfast.ports.cloud import Cloud, Pool
 from holdfast.ports.ledger import Rightful, Work
 
@@ -147,7 +147,7 @@ class AggregateResync:
         The common pools change all the time: a resync of theirs ends before the next begins.
         """
         common = pool.name in (self._context.freepool, KEPT_POOL)
-        changed = changes.get("" if common else pool.name)
+        changed = changes.get("" if common else pool.name.removeprefix(CLOSED_POOL))
         if pool.name == self._context.freepool:
             others = (resync.changed for resync in self._resyncs.values())
             changed = max([*changes.values(), *others], default=None)
@@ -242,8 +242,9 @@ AGAIN_S, OFF_S = 5.0, 60.0
 #: Repairs in a run.
 MOST = 100
 
-#: Kinds of difference: a host is missing, a host is too many, the metadata differ.
-LACKS, HAS, SAYS = "lacks", "has", "says"
+#: Kinds of difference: a host is missing, a host is too many, the metadata differ; another
+#: object of a reservation is gone.
+LACKS, HAS, SAYS, GONE = "lacks", "has", "says", "gone"
 
 
 class Settings(Protocol):
@@ -258,12 +259,14 @@ class Difference:
 
     pool: str
     kind: str
-    host: str = ""
+    host: str = ""  # or the name of the object that is gone
     lease_id: str = ""  # the lease of the pool; empty: a common pool
 
     def __str__(self) -> str:
         if self.kind == SAYS:
             return f"the metadata of pool {self.pool} differs"
+        if self.kind == GONE:
+            return f"{self.host} of reservation {self.pool} is gone"
         return f"pool {self.pool} {self.kind} {self.host}"
 
 
@@ -317,12 +320,14 @@ class Reconcile:
         """Compare, and repair the differences found twice; always ends with NotYet."""
         if not self._settings.reconcile_s:
             raise NotYet("no comparison of pools: [reservation] reconcile_s is 0", OFF_S)
-        cloud = self._context.effects(run).cloud
+        effects = self._context.effects(run)
+        cloud = effects.cloud
         # Read the cloud first: a later change in the database makes a difference now, but not
         # twice.
         pools = cloud.pools.list()
-        rightful = self._context.ledger.rightful(self._kinds())
-        now = differences(pools, rightful, self._context.freepool)
+        filled = [pool.name for pool in pools if pool.hosts]
+        rightful = self._context.ledger.rightful(self._kinds(), filled)
+        now = differences(pools, rightful, self._context.freepool) | self._gone(effects)
         sure, self._previous = now & self._previous, now
         owners = {name: pool.project_id for name, pool in rightful.reservations.items()}
         # Differences that could not be repaired last time come last; the rest waits for the
@@ -343,6 +348,19 @@ class Reconcile:
         )
         raise NotYet(sentence, self._settings.reconcile_s)
 
+    def _gone(self, effects: EffectContext) -> frozenset[Difference]:
+        """Find what was deleted in the cloud; the lease restores the object, or sets a flag."""
+        polled = {name: r for name, r in self._context.resources.items() if r.polled}
+        leases = self._context.ledger.running([*polled])
+        whose = {r.id: lease.id for lease in leases for r in lease.reservations}
+        found: set[Difference] = set()
+        for name, resource in polled.items():
+            mine = [r for lease in leases for r in lease.reservations if r.resource_type == name]
+            if whole := [r for r in mine if not r.missing_resources]:
+                lost = resource.gone(effects, whole)
+                found |= {Difference(id_, GONE, lost[id_], whose[id_]) for id_ in lost}
+        return frozenset(found)
+
     def _kinds(self) -> list[str]:
         return [name for name, resource in self._context.resources.items() if resource.pooled]
 
@@ -362,14 +380,16 @@ class Reconcile:
         """Repair a difference; return whether the repair succeeded or is scheduled."""
         by_name: Mapping[str, Pool] = {pool.name: pool for pool in pools}
         if difference.kind == HAS and difference.lease_id:
-            return self._remove_if_empty(cloud, by_name[difference.pool], difference.host)
+            pool = by_name[difference.pool]
+            left = self._remove_if_empty(cloud, pool, difference.host)
+            return left or self._by_its_lease(difference.lease_id, ARRANGE, "PENDING")
         if difference.kind == SAYS:
             pool = by_name[difference.pool]
             metadata = {name: value for name, value in pool.metadata.items() if name != OPEN}
             cloud.pools.set_metadata(pool.id, {**metadata, OWNER: owners[difference.pool]})
             return True
         if difference.lease_id:
-            return self._by_its_lease(difference.lease_id)
+            return self._by_its_lease(difference.lease_id, APPLY, "ACTIVE")
         pool = ensure_pool(
             cloud.pools, difference.pool, {KEPT: "yes"} if difference.pool == KEPT_POOL else {}
         )
@@ -385,17 +405,19 @@ class Reconcile:
         cloud.pools.remove_host(pool.id, host)
         return True
 
-    def _by_its_lease(self, lease_id: str) -> bool:
+    def _by_its_lease(self, lease_id: str, kind: str, status: str) -> bool:
+        """Schedule the repair as work of the lease; only for a lease in this state."""
         ledger = self._context.ledger
-        work = lease_work(str(uuid.uuid4()), lease_id, APPLY, ledger.now())
+        work = lease_work(str(uuid.uuid4()), lease_id, kind, ledger.now())
         try:
             lease = ledger.lease(lease_id)
             for reservation in lease.reservations:  # the cached pool id may be stale
                 self._context.pool_ids.forget(reservation.id)
-            if lease.status == "ACTIVE":
-                doubted = replace(lease, reservations=tuple(map(_doubted, lease.reservations)))
-                sentence = "its pools are put right"
-                ledger.save(lease, doubted, work=Work(put=(work,)), say=sentence, is_repair=True)
+            if lease.status != status:
+                return False
+            doubted = replace(lease, reservations=tuple(map(_doubted, lease.reservations)))
+            sentence = "its pools are put right"
+            ledger.save(lease, doubted, work=Work(put=(work,)), say=sentence, is_repair=True)
         except (NotFound, StaleWrite):
             return False  # the lease changed meanwhile: the next run finds the rest
         return True
@@ -404,6 +426,8 @@ class Reconcile:
         """Log and record each difference once, for as long as the difference lasts."""
         for difference in sorted(sure - self._reported):
             how = "not repaired: check the pool" if difference in left else "repaired"
+            if difference.kind == GONE:
+                how = "the lease restores it, or misses resources"
             LOG.warning("%s: %s", difference, how)
             self._context.ledger.note(
                 difference.lease_id or f"pool:{difference.pool}", f"{difference}: {how}"

@@ -79,10 +79,10 @@ class Leases:
     def update(self, caller: Caller, lease_id: str, change: LeaseChange) -> Preview | None:
         return self._until_won(lambda attempt: self._update(caller, lease_id, change, attempt))
 
-    def delete(self, caller: Caller, lease_id: str) -> str:
-        """Start to delete a lease; return the key of the operation."""
-        self._until_won(lambda _attempt: self._delete(caller, lease_id))
-        return f"{DELETE}/{lease_id}"
+    def delete(self, caller: Caller, lease_id: str) -> tuple[str, str]:
+        """Start to delete a lease; return the key of the operation, and the former status."""
+        status = self._until_won(lambda _attempt: self._delete(caller, lease_id))
+        return f"{DELETE}/{lease_id}", status
 
     def replace_host(
         self, caller: Caller, lease_id: str, reservation_id: str, host_id: int
@@ -229,6 +229,8 @@ class Leases:
         was = due_times(old.start, old.end, old.before_end)
         due = due_times(new.start, new.end, new.before_end)
         moved = {kind: at for kind, at in due.items() if was.get(kind) != at}
+        if START in moved:  # what is prepared for the earlier start is undone at once
+            moved[ARRANGE] = self._context.ledger.now()
         if new.status == "ACTIVE" and _holds(new.reservations) != _holds(old.reservations):
             # Schedule the end anew too: an end that is about to run must wait for the new
             # hosts.
@@ -240,16 +242,17 @@ class Leases:
 
     # delete
 
-    def _delete(self, caller: Caller, lease_id: str) -> None:
+    def _delete(self, caller: Caller, lease_id: str) -> str:
         lease = self._visible(caller, lease_id)
         if lease.status == "DELETING":
-            return
+            return lease.status
         work = Work(  # `put`, because an earlier delete may have failed
             put=(self._operation(lease.id, DELETE, self._context.ledger.now()),),
             cancel=frozenset({ARRANGE, START, APPLY, BEFORE_END, END}),
         )
         sentence = f"lease {lease.name} is to be deleted"
         self._context.ledger.save(lease, lease.move("DELETING"), work=work, say=sentence)
+        return lease.status
 
     # shared
 

@@ -6,6 +6,7 @@ operation, because callers expect to find it done. It does not fail when the clo
 operation continues regardless.
 """
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
@@ -21,6 +22,9 @@ from holdfast.ports.ledger import Operations
 from holdfast.ports.manager import Availability, AvailabilityQuery, Caller, Preview, RepairReport
 from holdfast.ports.reports import ExpectedGuests
 from holdfast.runtime.clock import Clock
+
+#: Seconds to wait for the delete of a lease that has not begun: no server has to go.
+UNUSED_S = 1.5
 
 
 class Commands:
@@ -92,7 +96,8 @@ class Commands:
         return report
 
     def delete_lease(self, caller: Caller, lease_id: str) -> None:
-        self._wait(self._leases.delete(caller, lease_id))
+        key, status = self._leases.delete(caller, lease_id)
+        self._wait(key, UNUSED_S if status in ("PENDING", "STARTING") else math.inf)
 
     def enrol_host(self, caller: Caller, name: str, capabilities: Mapping[str, str]) -> int:
         host_id, key = self._hosts.enrol(name, capabilities)
@@ -122,11 +127,11 @@ class Commands:
     def withdraw_floatingip(self, caller: Caller, floatingip_id: str) -> None:
         self._floatingips.withdraw(floatingip_id)
 
-    def _wait(self, key: str) -> None:
+    def _wait(self, key: str, most_s: float = math.inf) -> None:
         """Wait until the operation is done or the patience ends; raise Conflict if it failed."""
         self._wake()
         never = threading.Event()
-        deadline = self._clock.monotonic() + self._patience_s()
+        deadline = self._clock.monotonic() + min(self._patience_s(), most_s)
         pause = 0.005
         while self._clock.monotonic() < deadline:
             try:

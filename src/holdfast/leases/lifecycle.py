@@ -73,7 +73,6 @@ class Settings(Options, Protocol):
 
     minutes_before_end_lease: int
     cleaning_time: int
-    prepare_s: float
 
 
 @dataclass(frozen=True)
@@ -225,7 +224,10 @@ class _LeaseWork:
 
 
 class LeaseArrange(_LeaseWork):
-    """Job kind: act right after the booking (shelve a leased server); retried until the start."""
+    """Job kind: act right after the booking or a change of the start; retried until the start.
+
+    Shelves a leased server; takes hosts out of the pool of deferred slots.
+    """
 
     name = ARRANGE
 

@@ -68,14 +68,22 @@ def affected_reservations(
     return reservations
 
 
-def repaired(lease: Lease, results: Iterable[RepairResult], failed: Collection[int]) -> Lease:
-    """Return the lease with replacements, and with flags for the owner."""
+def repaired(
+    lease: Lease,
+    results: Iterable[RepairResult],
+    failed: Collection[int],
+    affected: Collection[str],
+) -> Lease:
+    """Return the lease with replacements, and with flags for the owner.
+
+    `affected`: ids of the reservations that lost hosts, also of those that repair does not plan.
+    """
     by_id = {result.affected.reservation.id: result for result in results}
 
     def after(reservation: Reservation) -> Reservation:
         result = by_id.get(reservation.id)
-        if result is None and LOST not in reservation.made:
-            return reservation  # beyond the horizon: not planned yet
+        if reservation.id not in affected and LOST not in reservation.made:
+            return reservation  # whole, or beyond the horizon
         if result is not None and result.replacements:
             allocations = (*result.kept, *_left(result), *result.replacements)
             changed = reservation.resources_changed or result.affected.is_active
@@ -192,6 +200,7 @@ def move(result: RepairResult, names: Mapping[int, str]) -> RepairMove:
 LOG = logging.getLogger(__name__)
 
 REPAIR = "repair"
+OFF = "[reservation] repair is off: reservations that lost hosts are flagged, and nothing moves"
 #: How long an operator's approval lasts.
 APPROVED = timedelta(hours=1)
 #: Leases saved between two checks of the claim, and the seconds that may take.
@@ -317,25 +326,30 @@ class Repairs:
     # Shared by the job and the commands.
 
     def repair_once(self, hold: Callable[[float], None]) -> tuple[str, float]:
-        """Run a repair; return a sentence, and the seconds until the next run."""
-        ledger = self._context.ledger
+        """Run a repair; return a sentence, and the seconds until the next run.
+
+        While repair is off or held, a run only flags the reservations that lost hosts.
+        """
+        ledger, is_on = self._context.ledger, self._settings.repair
         hold(PORTION_S)
         if not ledger.needs_repair():
             return "no reservation is affected", self._settings.repair_interval_s
         hosts = ledger.enrolled()
         failed = {host.id for host in hosts if not host.usable}
-        self._hosts.keep_back(
-            (host for host in hosts if host.id in failed and host.reservable), hold
-        )
-        self._hosts.let_back((host for host in hosts if host.usable and not host.reservable), hold)
+        if is_on:
+            self._hosts.keep_back(
+                (host for host in hosts if host.id in failed and host.reservable), hold
+            )
+            back = (host for host in hosts if host.usable and not host.reservable)
+            self._hosts.let_back(back, hold)
         leases = ledger.leases_on(failed, flagged=True)
         if not leases:
             return "no reservation is affected", self._settings.repair_interval_s
-        waiting, why = self._waiting(hosts, failed)
+        waiting, why = self._waiting(hosts, failed) if is_on else (failed, "")
         with _claim_renewed(hold):
             plan = self._plan(leases, failed - waiting)
         lost = self._carry_out(leases, plan, failed, hold)
-        sentence = self._sentence(plan, why if waiting else "", lost)
+        sentence = self._sentence(plan, why if waiting else "", lost) if is_on else OFF
         return sentence, SOON_S if lost else self._settings.repair_interval_s
 
     def _waiting(self, enrolled: Sequence[Host], failed: set[int]) -> tuple[set[int], str]:
@@ -349,13 +363,19 @@ class Repairs:
         self, leases: Sequence[Lease], failed: Collection[int], *, all_ahead: bool = False
     ) -> tuple[RepairResult, ...]:
         context = self._context
-        now = context.ledger.now()
-        until = None if all_ahead else self._until(now)
-        hit = affected_reservations(leases, failed, now, until, self._settings.repair_priorities)
+        hit = self._affected(leases, failed, all_ahead=all_ahead)
         if not hit:
             return ()
         snapshot = context.ledger.capacity(sure=True).excluding_hosts(failed)
+        now = context.ledger.now()
         return plan_repair(hit, snapshot, context.resources, context.ledger, now).results
+
+    def _affected(
+        self, leases: Sequence[Lease], failed: Collection[int], *, all_ahead: bool = False
+    ) -> list[AffectedReservation]:
+        now = self._context.ledger.now()
+        until = None if all_ahead else self._until(now)
+        return affected_reservations(leases, failed, now, until, self._settings.repair_priorities)
 
     def _until(self, now: datetime) -> datetime | None:
         horizon = self._settings.repair_horizon_s
@@ -372,10 +392,11 @@ class Repairs:
         by_lease: dict[str, list[RepairResult]] = {}
         for result in plan:
             by_lease.setdefault(result.affected.lease.id, []).append(result)
+        affected = {hit.reservation.id for hit in self._affected(leases, failed)}
         changes = [
             self._change(old, new)
             for old in leases
-            if (new := repaired(old, by_lease.get(old.id, ()), failed)) != old
+            if (new := repaired(old, by_lease.get(old.id, ()), failed, affected)) != old
         ]
         beaten = 0
         for at in range(0, len(changes), PORTION):
@@ -473,8 +494,6 @@ class Repair:
 
     def repair(self, run: Run) -> str:
         """Run a repair; always ends with NotYet."""
-        if not self._settings.repair:
-            raise NotYet("[reservation] repair is off", self._settings.repair_interval_s)
         sentence, seconds = self._repairs.repair_once(run.hold)
         if sentence != run.operation.sentence:
             LOG.info("repair: %s", sentence)

@@ -20,6 +20,9 @@ SERVER_LEASE = "virtual:server"
 #: The pool of hosts that can be reserved, unless configured otherwise.
 FREEPOOL = "freepool"
 
+#: The pool of an ended reservation is called this plus the reservation's id until its deletion.
+CLOSED_POOL = "holdfast-closed-"
+
 #: Metadata of a reservation's pool: the project that owns it. Marks a pool as a reservation's.
 OWNER = "blazar:owner"
 

@@ -282,6 +282,10 @@ class Pools(Protocol):
 
     def remove_host(self, pool_id: str, host: str) -> None: ...
 
+    def rename(self, pool_id: str, name: str) -> None:
+        """Rename the aggregate, and notify the scheduler; Conflict if the name is taken."""
+        ...
+
     def delete(self, pool_id: str) -> None:
         """Delete the aggregate; Conflict while hosts are members."""
         ...
@@ -496,6 +500,14 @@ class Slots(Protocol):
 
         Conflict if the project has a group of this name. Names are keys: call `groups` first.
         """
+        ...
+
+    def check_role(self, project_id: str) -> None:
+        """Raise Conflict unless server groups can be created in the project."""
+        ...
+
+    def without_role(self) -> Sequence[str]:
+        """Return the names of the projects in which no server groups can be created."""
         ...
 
     def groups(self) -> Sequence[ServerGroup]:

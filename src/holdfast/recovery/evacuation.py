@@ -13,7 +13,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from holdfast.jobs.job import Kind, NotYet, Run, Step
@@ -134,7 +134,7 @@ def plan_moves(
                 message=why,
                 was="ACTIVE" if server.id in dead_host.ran else server.status,
                 locked_before=server.locked,
-                reservation=owners.get(server.project_id, ""),
+                reservation=owners.get(server.id) or owners.get(server.project_id, ""),
                 position=position,
             )
         )
@@ -142,16 +142,16 @@ def plan_moves(
 
 
 def owning(pools: Sequence[Pool], source: str) -> dict[str, str]:
-    """Map each project to its reservation of the whole host.
+    """Map each project to its reservation of the whole host, and each leased server to its own.
 
     A host stays in the reservation's aggregate until its servers have left, even if repair has
     already assigned another host.
     """
     return {
-        pool.metadata[OWNER]: pool.name
+        pool.metadata.get(SERVER) or pool.metadata[OWNER]: pool.name
         for pool in pools
         if OWNER in pool.metadata
-        and not pool.metadata.keys() & {SLOTS, SERVER}
+        and SLOTS not in pool.metadata
         and any(same(source, member) for member in pool.hosts)
     }
 
@@ -455,9 +455,11 @@ class Move:
         incidents = self._context.incidents
         member = incidents.member(incident.host)
         method = member.segment.recovery_method if member else AUTO
+        reserved = incidents.hosts_of(move.reservation) if move.reservation else ()
+        if all(same(host, move.source_host) for host in reserved) and self._is_leased(cloud, move):
+            move = replace(move, reservation="")  # no room is held: any host, as at its start
         if method == AUTO and not move.reservation:
             return Destination()  # without reading all hosts of a large segment
-        reserved = incidents.hosts_of(move.reservation) if move.reservation else ()
         up: set[str] = set()
         if not move.reservation and method != AUTO:
             up = {service.host for service in cloud.services.list() if service.state == "up"}
@@ -468,6 +470,11 @@ class Move:
         if destination.wait:
             raise Conflict(destination.wait)
         return destination
+
+    def _is_leased(self, cloud: Cloud, move: ServerMove) -> bool:
+        """Whether the reservation is a lease on this server, not on a whole host."""
+        pool = cloud.pools.find(move.reservation) if move.reservation else None
+        return pool is not None and SERVER in pool.metadata
 
     def _open_spare(self, cloud: Cloud, incident: Incident, target: Destination) -> None:
         """Enable the spare host in Nova and add it to aggregates of the failed host.

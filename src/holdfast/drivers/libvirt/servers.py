@@ -155,6 +155,9 @@ class NoPools:
     def remove_host(self, pool_id: str, host: str) -> None:
         """Do nothing: the host is in no pool."""
 
+    def rename(self, pool_id: str, name: str) -> None:
+        _nothing_to_reserve()
+
     def delete(self, pool_id: str) -> None:
         """Do nothing: the pool does not exist."""
 
@@ -193,6 +196,12 @@ class NoSlots:
 
     def create_group(self, name: str, policy: str, project_id: str) -> ServerGroup:
         _nothing_to_reserve()
+
+    def check_role(self, project_id: str) -> None:
+        _nothing_to_reserve()
+
+    def without_role(self) -> Sequence[str]:
+        return []
 
     def groups(self) -> Sequence[ServerGroup]:
         return []

@@ -164,6 +164,12 @@ class NovaPools:
                 ) from busy
             self._resend(cloud, pool_id)
 
+    def rename(self, pool_id: str, name: str) -> None:
+        body = {"aggregate": {"name": name}}
+        with self._edge.call("pools.rename", pool_id) as cloud:
+            answer(cloud.compute.put(_path(pool_id), json=body, microversion=BASE))
+            self._resend(cloud, pool_id)
+
     def delete(self, pool_id: str) -> None:
         with self._edge.call("pools.delete", pool_id) as cloud:
             try:

@@ -29,7 +29,7 @@ from openstack.connection import Connection
 
 from holdfast.drivers.nova.directory import Directory
 from holdfast.drivers.nova.session import Edge, answer, failed, pages
-from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.errors import Conflict, DriverError, NotFound
 from holdfast.ports.cloud import Flavor, Inventory, ServerGroup
 
 # Server groups in Nova, for the Slots port.
@@ -88,8 +88,9 @@ def _as_member_of(cloud: Connection, project_id: str) -> BaseAuthPlugin | None:
         plugin.get_access(session)
     except (login.Unauthorized, login.Forbidden) as refused:
         raise failed(
-            f"project {project_id}: our user has no role there, so it can make no server group;"
-            f" give it the role member in that project, or inherited in its domain ({refused})",
+            "Nova creates a server group only for a user with a role in the project, and"
+            f" Holdfast's user has none in project {project_id}; an administrator gives it one:"
+            f" openstack role add --user {session.get_user_id()} --project {project_id} member",
             retryable=False,
         ) from refused
     return plugin
@@ -161,6 +162,25 @@ class NovaSlots:
     def create_group(self, name: str, policy: str, project_id: str) -> ServerGroup:
         with self._edge.call("slots.create_group", name) as cloud:
             return create(cloud, name, policy, project_id)
+
+    def check_role(self, project_id: str) -> None:
+        with self._edge.call("slots.check_role", project_id) as cloud:
+            try:
+                _as_member_of(cloud, project_id)
+            except DriverError as refused:
+                if refused.retryable:
+                    raise
+                raise Conflict(f"affinity: {refused.message}") from refused
+
+    def without_role(self) -> Sequence[str]:
+        with self._edge.call("slots.without_role") as cloud:
+            keystone = cloud.session.get_endpoint(interface=AUTH_INTERFACE)
+            ours, all_ = (
+                answer(cloud.session.get(f"{keystone}/{path}", raise_exc=False))["projects"]
+                for path in ("auth/projects", "projects")
+            )
+            ids = {project["id"] for project in ours}
+            return sorted(p["name"] for p in all_ if p["id"] not in ids and p.get("enabled", True))
 
     def groups(self) -> Sequence[ServerGroup]:
         with self._edge.call("slots.groups") as cloud:

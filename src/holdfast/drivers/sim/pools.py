@@ -76,6 +76,16 @@ class SimPools:
                 *(pool["id"], member["id"]),
             )
 
+    def rename(self, pool_id: str, name: str) -> None:
+        with self._wire.call("pools.rename", pool_id) as world:
+            row, taken = _pool_row(world, pool_id), "SELECT id FROM pools WHERE name = ?"
+            world.subject = name
+            if row["name"] == name:
+                return
+            if world.one(taken, name):
+                raise Conflict(f"pool {name} exists already; use another name")
+            world.run("UPDATE pools SET name = ? WHERE id = ?", name, row["id"])
+
     def delete(self, pool_id: str) -> None:
         with self._wire.call("pools.delete", pool_id) as world:
             row = _find(world, pool_id)
@@ -293,6 +303,12 @@ class SimSlots:
                 *(group.id, name, policy, project_id),
             )
             return group
+
+    def check_role(self, project_id: str) -> None:
+        """Do nothing: the simulated cloud has no roles."""
+
+    def without_role(self) -> Sequence[str]:
+        return []
 
     def groups(self) -> Sequence[ServerGroup]:
         with self._wire.read("slots.groups") as world:

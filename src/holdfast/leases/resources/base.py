@@ -27,7 +27,7 @@ from holdfast.leases.placement import Need, Order
 from holdfast.model.capacity import CapacitySnapshot
 from holdfast.model.errors import Conflict, DriverError, NotEnoughHosts, NotFound
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
-from holdfast.nova.names import CLOSED, OPEN
+from holdfast.nova.names import CLOSED, CLOSED_POOL, OPEN
 from holdfast.ports.cloud import Cloud, Pool, Pools
 from holdfast.ports.ledger import Ledger
 from holdfast.ports.manager import Caller
@@ -91,6 +91,24 @@ def close_pool(pools: Pools, pool: Pool) -> None:
         pools.set_metadata(pool.id, {**pool.metadata, OPEN: CLOSED})
 
 
+def find_pool(pools: Pools, reservation_id: str) -> Pool | None:
+    """Find the pool of a reservation, also when an earlier attempt at the end renamed it."""
+    return pools.find(reservation_id) or pools.find(f"{CLOSED_POOL}{reservation_id}")
+
+
+def retire_pool(effects: "EffectContext", pool: Pool, reservation_id: str) -> None:
+    """Rename the closed and empty pool: no pool has the reservation's name after its end.
+
+    The resync job deletes the pool once it is announced as closed.
+    """
+    effects.pool_ids.forget(reservation_id)
+    with contextlib.suppress(NotFound):  # deleted meanwhile
+        try:
+            effects.cloud.pools.rename(pool.id, f"{CLOSED_POOL}{reservation_id}")
+        except Conflict:  # two pools of this reservation: a late call made the second
+            effects.cloud.pools.delete(pool.id)
+
+
 # Effects.
 
 
@@ -98,6 +116,7 @@ class Options(Protocol):
     """Options of resource types, read anew at every use."""
 
     before_end: str
+    prepare_s: float
     preemptibles: bool
     server_on_end: Sequence[str]
     server_start_timeout_s: float
@@ -186,6 +205,7 @@ class Effect:
 class Resource(Protocol):
     type: str
     arranges: bool  # whether `arrange` does anything
+    polled: bool  # whether `gone` does anything
     pooled: bool  # whether, while active, the pool of its id contains exactly its hosts
 
     # Decisions.
@@ -228,7 +248,7 @@ class Resource(Protocol):
     # Effects.
 
     def arrange(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        """Act as soon as the reservation is booked."""
+        """Act as soon as the reservation is booked, or its start has changed."""
         ...
 
     def prepare(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
@@ -252,12 +272,19 @@ class Resource(Protocol):
         """Give everything back; NotYet while the cloud is still busy."""
         ...
 
+    def gone(
+        self, effects: EffectContext, reservations: Sequence[Reservation]
+    ) -> Mapping[str, str]:
+        """Name what was deleted in the cloud, by id of the running reservation."""
+        ...
+
 
 class BaseResource:
     """A resource type without behaviour: the base class for others."""
 
     type = ""
     arranges = False
+    polled = False
     pooled = False
 
     def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -304,6 +331,11 @@ class BaseResource:
 
     def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect("nothing to give back")
+
+    def gone(
+        self, effects: EffectContext, reservations: Sequence[Reservation]
+    ) -> Mapping[str, str]:
+        return {}
 
 
 #: Starts that `by_trying` plans.

@@ -35,6 +35,7 @@ _POLL_S = 1.0
 
 class FloatingIpResource(BaseResource):
     type = "virtual:floatingip"
+    polled = True
 
     # Decisions.
 
@@ -144,6 +145,17 @@ class FloatingIpResource(BaseResource):
         ours = [address.id for address in there if mark in address.tags or address.id in ids]
         effects.each(effects.cloud.addresses.delete, ours)
         return Effect(f"{len(ours)} floating IPs are given back")
+
+    def gone(
+        self, effects: EffectContext, reservations: Sequence[Reservation]
+    ) -> Mapping[str, str]:
+        there, lost = effects.cloud.addresses.list(), dict[str, str]()
+        for reservation in reservations:
+            mark, ids = _tags(reservation)[-1], _made(reservation)
+            ours = [address for address in there if mark in address.tags or address.id in ids]
+            if (count := len(_things(reservation)) - len(ours)) > 0:
+                lost[reservation.id] = f"{count} floating IPs"
+        return lost
 
 
 def choose(wish: Wish, addresses: Sequence[FloatingIp], busy: set[str]) -> list[FloatingIp]:

@@ -31,6 +31,8 @@ from holdfast.leases.resources.base import (
     Opening,
     Wish,
     close_pool,
+    find_pool,
+    retire_pool,
 )
 from holdfast.model import expression
 from holdfast.model.capacity import CapacitySnapshot
@@ -166,7 +168,7 @@ class HostResource(BaseResource):
         return Effect(f"{len(servers)} servers have their snapshot", made={SNAPSHOT_FOR: this})
 
     def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        pool = effects.cloud.pools.find(reservation.id)
+        pool = find_pool(effects.cloud.pools, reservation.id)
         if pool is None:
             return Effect(f"pool {reservation.id} is gone")
         close_pool(effects.cloud.pools, pool)
@@ -178,8 +180,7 @@ class HostResource(BaseResource):
         # Also servers that were scheduled just before the pool was closed.
         _clear(effects, lease, reservation, pool.hosts)
         effects.each(lambda name: effects.cloud.pools.remove_host(pool.id, name), pool.hosts)
-        # The resync job deletes the pool once it is announced as closed.
-        effects.pool_ids.forget(reservation.id)
+        retire_pool(effects, pool, reservation.id)
         return Effect(f"{', '.join(pool.hosts) or 'no host'} back in {effects.freepool}")
 
 

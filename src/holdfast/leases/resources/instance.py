@@ -24,7 +24,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from holdfast.jobs.job import NotYet
+from holdfast.jobs.job import NotYet, repeated
 from holdfast.leases.placement import (
     LABELS,
     MASKED,
@@ -43,6 +43,8 @@ from holdfast.leases.resources.base import (
     Wish,
     close_pool,
     ensure_pool,
+    find_pool,
+    retire_pool,
 )
 from holdfast.leases.resources.instance_placement import Slot, SlotsRequest, choose, openings
 from holdfast.model import expression
@@ -66,6 +68,8 @@ RESOURCES = "resources:"
 #: loses races.
 POLL_S = 0.5
 _TRIES = 5
+#: Failed attempts whose progress a manager keeps.
+MOST_KEPT = 1000
 #: Seconds to wait for a lock: less than a claim lasts.
 _TURN_S = 3.0
 #: Reservations that a manager makes, and that it ends, at a time. A burst is done sooner with
@@ -266,11 +270,13 @@ _HOW = {True: How.TOGETHER, False: How.APART, None: How.ANYWHERE}
 class SlotsResource(BaseResource):
     """The base of both slot types; a subclass defines the slot and the flavor of its servers."""
 
+    polled = True
     pooled = True
     keys: frozenset[str] = frozenset()  # permitted fields, beside WHERE
 
     def __init__(self) -> None:
         self._locks = KeyedLock()
+        self._done: dict[str, set[str]] = {}  # parts that failed attempts have done
 
     def slot(self, spec: Mapping[str, Any]) -> Slot:
         raise NotImplementedError
@@ -283,6 +289,11 @@ class SlotsResource(BaseResource):
 
     def properties(self, spec: Mapping[str, Any]) -> frozenset[str]:
         return properties(self.slot(spec).where)
+
+    def resolve(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
+        if spec["affinity"] is not None:  # refused now rather than at the start
+            cloud.slots.check_role(caller.project_id)
+        return dict(spec)
 
     def plan(
         self, wish: Wish, snapshot: CapacitySnapshot, ledger: Ledger
@@ -339,7 +350,20 @@ class SlotsResource(BaseResource):
 
     # Effects.
 
+    def arrange(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        """Undo the preparation for an earlier start: hosts leave the pool, slots go."""
+        effects = _patient(effects)
+        left = (lease.start - effects.ledger.now()).total_seconds()
+        soon = left <= effects.options.prepare_s
+        pool = None if soon else find_pool(effects.cloud.pools, reservation.id)
+        if pool is None:
+            return Effect("no host waits in a pool")
+        names = sorted({*pool.hosts, *reservation.made.get("stands", {}).get("hosts", {})})
+        effects.each(lambda name: self._leave(effects, reservation, pool, name), names)
+        return Effect(f"{', '.join(names) or 'no host'} left pool {pool.name}", {"stands": {}})
+
     def prepare(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        effects = _patient(effects)
         join = not _held_whole(effects, lease, reservation)
         made = self._create_objects(effects, lease, reservation, join=join)
         return Effect(f"flavor, pool and slots of {reservation.id} stand", made)
@@ -350,6 +374,7 @@ class SlotsResource(BaseResource):
         late = _not_given_back(effects, lease, reservation)
         if late:
             raise NotYet(f"{', '.join(sorted(late))}: not given back yet", 0.5)
+        effects = _patient(effects)
         made = self._joined(effects, lease, reservation)
         _make_way(effects, reservation.hosts())
         self._open(effects, lease, reservation)
@@ -360,25 +385,36 @@ class SlotsResource(BaseResource):
 
     def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         with self._locks.to_end():
-            return self._end(effects, lease, reservation)
+            return self._end(_patient(effects), lease, reservation)
+
+    def gone(
+        self, effects: EffectContext, reservations: Sequence[Reservation]
+    ) -> Mapping[str, str]:
+        groups = {r.id: group for r in reservations if (group := r.made.get("server_group_id"))}
+        there = {group.id for group in effects.cloud.slots.groups()} if groups else set()
+        lost = {name: f"server group {id_}" for name, id_ in groups.items() if id_ not in there}
+        flavors = {flavor.id for flavor in effects.cloud.flavors.list()}
+        return lost | {r.id: f"flavor {r.id}" for r in reservations if r.id not in flavors}
 
     def _end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         """End the reservation; look first, because any object may be missing."""
-        pool = effects.cloud.pools.find(reservation.id)
+        pool = find_pool(effects.cloud.pools, reservation.id)
         if pool is not None:
             close_pool(effects.cloud.pools, pool)
         effects.cloud.flavors.remove_access(reservation.id, lease.project_id)
         names = _all_hosts(reservation, pool)
         _clear(effects, lease, reservation, names)
         # A server scheduled just before has a slot, and its host keeps slots that are used.
-        effects.each(lambda name: self._leave(effects, reservation, pool, name), names)
+        leave = functools.partial(self._leave, effects, reservation, pool)
+        parts = {name: functools.partial(leave, name) for name in names}
+        self._go_on(effects, f"{lease.version} end {reservation.id}", parts)
         self._drop_class(effects, reservation)
         for server_group in effects.cloud.slots.groups():
             if server_group.name == name_of(reservation):
                 effects.cloud.slots.delete_group(server_group.id)
         effects.cloud.flavors.delete(reservation.id)
-        # The resync job deletes the pool once it is announced as closed.
-        effects.pool_ids.forget(reservation.id)
+        if pool is not None:
+            retire_pool(effects, pool, reservation.id)
         return Effect(f"slots of {reservation.id} on {', '.join(names) or 'no host'} are gone")
 
     def _joined(
@@ -394,7 +430,9 @@ class SlotsResource(BaseResource):
         with effects.pool(reservation.id, about) as pool_id:
             pool = Pool(pool_id, reservation.id)
             come = functools.partial(self._come, effects, reservation, pool)
-            effects.each(lambda host: come(host, record["hosts"][host]), record["hosts"])
+            hosts = record["hosts"].items()
+            parts = {host: functools.partial(come, host, total) for host, total in hosts}
+            self._go_on(effects, f"{lease.version} join {pool_id}", parts)
         return {**made, "stands": record}
 
     def _open(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> None:
@@ -415,13 +453,31 @@ class SlotsResource(BaseResource):
             flavor = own(self.flavor(reservation.spec), reservation, group_id)
             parts = self._parts(effects, reservation, pool, record)
             parts[flavor.name] = lambda: make_flavor(effects, flavor, reservation)
-            effects.each(lambda part: parts[part](), parts)
+            self._go_on(effects, f"{lease.version} make {pool.id} {group_id} {record}", parts)
         return {
             "flavor_id": reservation.id,
             "aggregate_id": int(pool.id) if pool.id.isdecimal() else None,
             "server_group_id": group_id,
             "stands": record,
         }
+
+    def _go_on(
+        self, effects: EffectContext, key: str, parts: Mapping[str, Callable[[], None]]
+    ) -> None:
+        """Run the parts in parallel; the next attempt skips those that succeeded.
+
+        The key names the version of the lease, so that nothing is skipped after a change.
+        """
+        done = self._done.setdefault(key, set())
+
+        def run(part: str) -> None:
+            parts[part]()
+            done.add(part)
+
+        effects.each(run, [part for part in parts if part not in done])
+        self._done.pop(key, None)
+        if len(self._done) > MOST_KEPT:  # of attempts that never succeeded
+            self._done.clear()
 
     def _parts(
         self,
@@ -506,6 +562,11 @@ class SlotsResource(BaseResource):
             every = [host.service_host for host in effects.cloud.hosts.list()]
             effects.each(lambda host: self._leave(effects, reservation, None, host), every)
             effects.cloud.slots.drop_class(name)
+
+
+def _patient(effects: EffectContext) -> EffectContext:
+    """Repeat calls that fail at once: each call of this module may run twice."""
+    return replace(effects, cloud=repeated(effects.cloud, effects.ledger.now))
 
 
 def _not_given_back(
@@ -675,6 +736,7 @@ class FlavorResource(SlotsResource):
         }
 
     def resolve(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
+        spec = super().resolve(spec, cloud, caller)
         flavor = _visible(cloud, spec["flavor_id"], caller)
         _check(flavor)
         extra_specs = {

@@ -21,6 +21,8 @@ from holdfast.leases.resources.base import (
     Opening,
     Wish,
     close_pool,
+    find_pool,
+    retire_pool,
 )
 from holdfast.leases.resources.instance_placement import Slot, SlotCapacity, SlotsRequest
 from holdfast.model.capacity import CapacitySnapshot
@@ -80,7 +82,7 @@ def parse_actions(on_end: object) -> list[str]:
 def end(effects: EffectContext, lease: Lease, reservation: Reservation) -> str:
     if reservation.status == "deleted":
         return "its end has been"  # the lease is deleted now: later changes by people stay
-    pool = effects.cloud.pools.find(reservation.id)
+    pool = find_pool(effects.cloud.pools, reservation.id)
     if pool is not None:
         close_pool(effects.cloud.pools, pool)
     server = show(effects, reservation.spec["server_id"])
@@ -91,8 +93,7 @@ def end(effects: EffectContext, lease: Lease, reservation: Reservation) -> str:
         sentence = _do(effects, lease, reservation, server, pool)
     if pool is not None:
         effects.each(lambda host: effects.cloud.pools.remove_host(pool.id, host), pool.hosts)
-        # The resync job deletes the pool once it is announced as closed.
-        effects.pool_ids.forget(reservation.id)
+        retire_pool(effects, pool, reservation.id)
     return sentence
 
 
@@ -267,6 +268,7 @@ _REST_S = 600.0
 class ServerResource(BaseResource):
     type = "virtual:server"
     arranges = True
+    polled = True
 
     # Decisions.
 
@@ -417,6 +419,15 @@ class ServerResource(BaseResource):
 
     def end(self, effects: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         return Effect(end(effects, lease, reservation))
+
+    def gone(
+        self, effects: EffectContext, reservations: Sequence[Reservation]
+    ) -> Mapping[str, str]:
+        projects = {reservation.spec["server_project_id"] for reservation in reservations}
+        servers = effects.cloud.servers
+        there = {server.id for name in projects for server in servers.list(project_id=name)}
+        ids = {reservation.id: reservation.spec["server_id"] for reservation in reservations}
+        return {name: f"server {id_}" for name, id_ in ids.items() if id_ not in there}
 
 
 def resource_key(spec: Mapping[str, Any]) -> str:
