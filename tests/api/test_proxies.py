@@ -190,7 +190,7 @@ def _api_calls(client: Client) -> None:
             "POST", LEASES, body, Authorization=member, Content_Type=kind, Origin=origin
         )
         assert answer.status == wanted
-    large = json.dumps({"begin": 1, "points": 1, "lines": []}).encode().ljust(11 * 2**20)
+    large = json.dumps({"begin": 1, "points": 1, "lines": []}).encode().rjust(11 * 2**20)
     agent = {AGENT_HEADER.replace("-", "_"): tokens.agent_token("cmp-1", SECRET)}
     answer = client.ask("PUT", f"{OWN}/agents/cmp-1/samples", large, Content_Type=kind, **agent)
     assert answer.status == 204

@@ -112,11 +112,11 @@ def test_watched_events_match_the_guest_and_can_be_replayed(
     for what in (
         f"event    {name}: lifecycle stopped failed",
         f"verdict  {name}: stopped failed is to be recovered by defaults line",
-        f"told     {name}: failed: stopped failed, by defaults line",
+        f"report   {name}: failed: stopped failed, by defaults line",
         f"delivery {name}: failed: delivered",
     ):
         assert what in said
-    assert said.index("event ") < said.index("verdict ") < said.index("told ")
+    assert said.index("event ") < said.index("verdict ") < said.index("report ")
     ran = subprocess.run(
         [script("holdfast"), *["guest", "filter", "test", "default"], record, "-f", "json"],
         capture_output=True,
