@@ -80,7 +80,7 @@ def test_a_group_for_a_project_without_us_is_refused_with_what_to_do(
     domain = identity.create_domain(name=f"{PREFIX}-{uuid.uuid4()}")
     project = identity.create_project(name="closed", domain_id=domain.id)
     try:
-        with pytest.raises(DriverError, match="give it the role member") as refused:
+        with pytest.raises(DriverError, match="openstack role add --user") as refused:
             cloud.slots.create_group("ours", "affinity", project.id)
     finally:
         identity.delete_project(project)
