@@ -9,7 +9,7 @@ from holdfast import console
 from holdfast.api.routes import table
 from tests.api.cases import INCIDENT, furnish_case
 from tests.api.ha import furnish
-from tests.api.house import House
+from tests.api.house import OWN, House
 from tests.api.rules import furnish_alarm, furnish_rules
 from tests.api.views import furnish_view
 
@@ -49,6 +49,7 @@ def test_no_get_and_no_head_changes_anything(house: House) -> None:
     names |= {"segment_id": "1", "notification_id": "1", "vmove_id": "1", "alias": "segments"}
     names |= {"incident_id": INCIDENT, "other": "else", "host": "cmp-1"}
     names |= {"rules_name": "base", "alarm_id": alarm}
+    names["operation_id"] = house.call("GET", f"{OWN}/operations").json["operations"][0]["id"]
     names["floatingip_id"] = house.core.store.ledger.floatingips()[0].id
     asked = {"reservation": '{"resource_type": "physical:host", "min": 1, "max": 1}'}
     for route in table(house.core.metrics):

@@ -186,11 +186,11 @@ def test_every_call_of_every_port_can_fail_and_is_counted_by_its_name(
         "moves.migrations": (),
     }
     two = {"add_host", "remove_host", "snapshot", "lock", "disable", "inventory"}
-    two |= {"images", "add_access", "remove_access"}
+    two |= {"images", "add_access", "remove_access", "rename"}
     for call in CALLS:
         port, method = call.split(".")
         args = arguments.get(call, ("a", "b") if method in two else ("a",))
-        if method in ("list", "groups"):
+        if method in ("list", "groups", "without_role"):
             args = ()
         named = {"source_host": "h"} if method == "migrations" else {}
         with pytest.raises(DriverError) as error:

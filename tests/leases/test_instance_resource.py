@@ -545,6 +545,15 @@ def test_slots_start_and_end_within_a_minute_where_half_of_the_calls_fail(
     assert all(ground.gone(ground.reservation(lease_id).id) for lease_id in leases)
 
 
+def test_slots_with_an_affinity_are_booked_while_the_cloud_is_away(ground: Ground) -> None:
+    ground.house.sim.change(down=True)
+    lease_id = ground.lease(2, False, (5, 60))
+    assert ground.house.status(lease_id) == "PENDING"
+    ground.house.sim.change(down=False)
+    ground.house.run(minutes=6)
+    assert ground.house.status(lease_id) == "ACTIVE"
+
+
 def test_a_single_writer_works_on_a_host_and_late_writers_retry_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -31,6 +31,7 @@ class MariaDB(Database):
                 self.installer,
                 "--no-defaults",
                 f"--datadir={self.folder / 'data'}",
+                f"--tmpdir={self.folder}",
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
                 "--skip-name-resolve",
@@ -44,6 +45,7 @@ class MariaDB(Database):
             self.server,
             "--no-defaults",
             f"--datadir={self.folder / 'data'}",
+            f"--tmpdir={self.folder}",  # a starting server removes the temporary tables there
             f"--socket={self.folder / 'socket'}",
             f"--pid-file={self.folder / 'pid'}",
             f"--port={self.port}",

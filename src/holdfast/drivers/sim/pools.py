@@ -305,10 +305,13 @@ class SimSlots:
             return group
 
     def check_role(self, project_id: str) -> None:
-        """Do nothing: the simulated cloud has no roles."""
+        """Answer as a cloud where Holdfast's user has a role in every project."""
+        with self._wire.read("slots.check_role"):
+            pass
 
     def without_role(self) -> Sequence[str]:
-        return []
+        with self._wire.read("slots.without_role"):
+            return []
 
     def groups(self) -> Sequence[ServerGroup]:
         with self._wire.read("slots.groups") as world:

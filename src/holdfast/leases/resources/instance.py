@@ -16,6 +16,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -49,13 +50,15 @@ from holdfast.leases.resources.base import (
 from holdfast.leases.resources.instance_placement import Slot, SlotsRequest, choose, openings
 from holdfast.model import expression
 from holdfast.model.capacity import CapacitySnapshot
-from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound
+from holdfast.model.errors import Conflict, DriverError, InvalidInput, NotEnoughHosts, NotFound
 from holdfast.model.host import Host, normalise
 from holdfast.model.lease import Allocation, Lease, Reservation
 from holdfast.nova.names import OWNER, SLOTS, SLOTS_SPEC
 from holdfast.ports.cloud import Cloud, Flavor, Pool, Server
 from holdfast.ports.ledger import Ledger
 from holdfast.ports.manager import Caller
+
+LOG = logging.getLogger(__name__)
 
 # The cloud objects of slots, each found again by the reservation's id in its name.
 
@@ -292,7 +295,12 @@ class SlotsResource(BaseResource):
 
     def resolve(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
         if spec["affinity"] is not None:  # refused now rather than at the start
-            cloud.slots.check_role(caller.project_id)
+            try:
+                cloud.slots.check_role(caller.project_id)
+            except DriverError as error:
+                if not error.retryable:
+                    raise
+                LOG.warning("the role in project %s is not checked: %s", caller.project_id, error)
         return dict(spec)
 
     def plan(
